@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tortie_bgp::core::{Dial, PeerState};
 use tortie_bgp::{Attrs, Config, PeerConfig, Speaker};
 
@@ -36,14 +37,16 @@ fn config(own: u8, peers: &[(&str, u8)]) -> Config {
     config
 }
 
-async fn call(namespace: &Namespace) -> Option<TcpStream> {
+/// A connection to the speaker from the address of a peer that the test plays.
+pub async fn call(namespace: &Namespace) -> Option<TcpStream> {
     let dial = Dial {
         to: SocketAddr::new("10.77.0.1".parse().unwrap(), 179),
         from: Some("10.77.0.66".parse().unwrap()),
         password: None,
         ttl_security: None,
     };
-    namespace.sockets().dial(&dial).await.ok()
+    let (_patience, never) = oneshot::channel();
+    namespace.sockets().dial(&dial, never).await.ok().flatten()
 }
 
 /// A connection on which the session is asked for.

@@ -1,12 +1,13 @@
 //! Two of our own over real sockets: what needs a kernel but nobody else's router.
 
+use crate::floods::call;
 use crate::place::{Host, Namespace, eventually, pair};
 use crate::story::{ASN, Kernel, start};
 use rustbgpd_wire::{Afi, Capability, Message, OpenMessage, Safi, encode_message};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tortie_bgp::core::{Dial, PeerState};
+use tortie_bgp::core::PeerState;
 use tortie_bgp::{Attrs, Config, PeerConfig, Speaker, SpeakerError};
 
 /// One end of a session over IPv4 and IPv6.
@@ -149,13 +150,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
 
 /// A peer that says what is needed to bring the session up and then reads no more.
 async fn deaf_peer(namespace: &Namespace) -> tokio::net::TcpStream {
-    let dial = Dial {
-        to: SocketAddr::new("10.77.0.1".parse().unwrap(), 179),
-        from: Some("10.77.0.66".parse().unwrap()),
-        password: None,
-        ttl_security: None,
-    };
-    let mut stream = namespace.sockets().dial(&dial).await.unwrap();
+    let mut stream = call(namespace).await.unwrap();
     let open = OpenMessage {
         version: 4,
         my_as: ASN as u16,

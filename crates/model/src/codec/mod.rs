@@ -159,7 +159,7 @@ fn flatten_list(
         };
         item.entry("kind").or_insert_with(|| kind.name().into());
         item.entry("apiVersion").or_insert_with(|| API_VERSION.into());
-        objects.push(Value::Object(item));
+        flatten(Value::Object(item), line, objects)?;
     }
     Ok(())
 }

@@ -187,15 +187,20 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     for file in &manifest.files {
         remove(file, &mut failures);
     }
-    if let Err(error) = leave(node, &manifest) {
-        failures.push(format!("leaving the cluster: {error}"));
-    }
-    for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
+    let stop = |mut daemon: Daemon, failures: &mut Vec<String>| {
         daemon.by_systemd = manifest.systemd;
         if let Err(error) = daemon.stop() {
             failures.push(format!("{}: {error}", daemon.name));
         }
+    };
+    let left = leave(node, &manifest);
+    stop(node_daemon(node, &exe), &mut failures);
+    // While it ran it may have claimed again what was taken from it: addresses of its tunnels.
+    let gone = left.and_then(|member| member.map_or(Ok(()), |member| member.delete()));
+    if let Err(error) = gone {
+        failures.push(format!("leaving the cluster: {error}"));
     }
+    stop(datastore(node, &exe), &mut failures);
     if let Err(error) = open_up() {
         failures.push(error.to_string());
     }
@@ -253,10 +258,30 @@ fn open_up() -> Result<(), Failure> {
     runtime.block_on(removal).map_err(|error| Failure::Message(error.to_string()))
 }
 
-/// Removes what is attached through our network, and the node with its blocks.
-fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<(), Failure> {
+/// This host's node, in the datastore.
+struct Member {
+    config: Config,
+    name: String,
+}
+
+impl Member {
+    /// With its blocks, and with whatever else is left of it if it is gone.
+    fn delete(&self) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let resources = Resources::new(Client::connect(&self.config).await?);
+            match resources.delete(Kind::Node, "", &self.name, None).await {
+                Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
+                Err(error) => Err(Failure::Store(error)),
+            }
+        })
+    }
+}
+
+/// Removes what is attached through our network, and the node. None: there is no daemon that could.
+fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<Option<Member>, Failure> {
     if !node.socket().exists() {
-        return Ok(());
+        return Ok(None);
     }
     let extra = json!({"name": manifest.network, "cni.dev/valid-attachments": []});
     let answer = ask(node, "GC", &extra)?;
@@ -268,16 +293,10 @@ fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<(), Failure> {
         true => Config::at(format!("unix://{}", datastore_socket(node).display())),
         false => Config::load(&node.config)?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let resources = Resources::new(Client::connect(&config).await?);
-        match resources.delete(Kind::Node, "", &name, None).await {
-            Ok(_) | Err(Error::DoesNotExist { .. }) => {}
-            Err(error) => return Err(Failure::Store(error)),
-        }
-        tokio::time::sleep(SETTLE).await;
-        Ok(())
-    })
+    let member = Member { config, name };
+    member.delete()?;
+    std::thread::sleep(SETTLE);
+    Ok(Some(member))
 }
 
 /// What an error of CNI says, for people: the line that says how it went and the braces are left out.
