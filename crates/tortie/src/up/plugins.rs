@@ -13,7 +13,7 @@ use tortie_ctl::Failure;
 pub fn are_ours(dir: &Path, manifest: &Manifest) -> Result<(), Failure> {
     match paths(dir).find(|path| is_foreign(path, manifest)) {
         Some(path) => Err(Failure::Message(format!(
-            "{} was not installed by `tortie up`; remove it, or use another directory with --cni-bin-dir; nothing was changed",
+            "{} was not installed by `tortie up`; remove it, or use another directory with --cni-bin-dir",
             path.display()
         ))),
         None => Ok(()),
