@@ -105,7 +105,7 @@ pub struct Namespace {
     pub namespace: Option<String>,
 }
 
-/// How a file or directory is read.
+// How a file or directory is read. No doc comment: it would become the help text of a command with these options.
 #[derive(Clone, Debug, Args)]
 pub struct Reading {
     /// Read sub-directories too

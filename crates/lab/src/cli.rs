@@ -23,9 +23,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Run a whole cluster on this machine: every node and every pod is a network namespace
-///
-/// For trying things, looking for faults and testing. Needs root; the host's own network is not touched.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   tortie lab up --nodes 3

@@ -1,9 +1,12 @@
-//! Processes that outlive the command that starts them: found again by pid file, ended by pidfd.
+//! Processes that outlive the command that starts them: found again by pid file, ended by pidfd, with a heap that does
+//! not fray.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::process::Command;
+use std::{env, fs, io};
 
 pub use rustix::process::Signal;
 
@@ -67,10 +70,28 @@ pub const SUPERVISED: &str = "TORTIE_SUPERVISED";
 
 /// Has this process ended when its supervisor is killed; without a supervisor, does nothing.
 pub fn end_with_supervisor() -> io::Result<()> {
-    if std::env::var_os(SUPERVISED).is_none() {
+    if env::var_os(SUPERVISED).is_none() {
         return Ok(());
     }
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
+}
+
+/// How many heaps the C library may have; it reads this when a program is loaded.
+const ARENAS: &str = "MALLOC_ARENA_MAX";
+/// Enough that threads seldom wait for each other: small pieces are kept by each thread for itself.
+const FEW: &str = "2";
+
+/// Loads this program again with few heaps, in the same process. By itself the C library makes one for nearly every thread,
+/// and what is freed in one is of no use to the others: after some thousand containers a node has more memory that
+/// nobody uses than memory in use, and it has more with every thousand. Who has set the number already is not asked
+/// again; where the program cannot be loaded anew (it was replaced, say), it goes on as it is.
+pub fn share_heaps() {
+    let set = env::var_os(ARENAS).is_some() || env::var_os("GLIBC_TUNABLES").is_some();
+    let mut args = env::args_os();
+    if let (false, Some(name), Ok(program)) = (set, args.next(), env::current_exe()) {
+        // It comes back only if it fails.
+        let _ = Command::new(program).arg0(name).args(args).env(ARENAS, FEW).exec();
+    }
 }
 
 /// Sends a signal to a child of this process that has not been waited for.

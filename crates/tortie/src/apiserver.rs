@@ -5,11 +5,6 @@ use std::error::Error;
 use tortie_apiserver::ApiServerArgs;
 use tortie_store::Config;
 
-/// Run the API server for kubectl: projectcalico.org/v3 behind Kubernetes' own API server
-///
-/// Kubernetes passes on to it whatever is asked of the group once an APIService names it. Objects are kept where nodes look for
-/// them: as crd.projectcalico.org/v1 in Kubernetes, or in etcd. Who may do what is decided by Kubernetes' rules, and for
-/// policies by the rules of their tiers.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   DATASTORE_TYPE=kubernetes tortie apiserver                     in a pod, objects in Kubernetes

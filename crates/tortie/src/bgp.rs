@@ -10,7 +10,6 @@ use tortie_ctl::node::ask;
 
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Show the BGP sessions and routes of this host's node
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie bgp peers

@@ -6,10 +6,6 @@ use std::process::ExitCode;
 use tortie_controllers::{ControllersArgs, Probe, check};
 use tortie_ctl::Failure;
 
-/// Run the controllers of a cluster of Kubernetes: garbage collection, host endpoints, load balancers
-///
-/// They run once in a cluster; of several replicas one leads. What they do is in the resource KubeControllersConfiguration,
-/// which is followed while they run.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   DATASTORE_TYPE=kubernetes KUBECONFIG=admin.conf tortie controllers

@@ -8,10 +8,6 @@ use std::path::PathBuf;
 use tortie_ctl::Failure;
 use tortie_model::{Kind, codec, schema};
 
-/// Print the CRDs of all kinds for Kubernetes, or their JSON schemas
-///
-/// Kinds that are no custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema but no
-/// CRD.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie crds | kubectl apply --server-side -f -

@@ -8,7 +8,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tortie_datastore::{self as embedded, AutoCompaction, Listen, Options, Server, TlsFiles};
 use tortie_store::Config;
 
-/// Run the embedded datastore: a server of the etcd v3 protocol for clusters on one machine
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie datastore

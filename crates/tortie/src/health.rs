@@ -12,11 +12,6 @@ use tortie_ctl::Failure;
 use tortie_ctl::node::{ask, put};
 use tortie_node::{Health, Level, Part};
 
-/// Check the health of this host's node
-///
-/// Without flags every part is checked and has a line. Exit status: 0 if the node does its work, 1 if a part is not ready,
-/// 2 if the node has to be restarted or does not run. With flags only these checks are made, and the exit status is 1 if one
-/// fails.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie health

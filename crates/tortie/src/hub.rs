@@ -8,10 +8,6 @@ use tortie_hub::{DEFAULT_FILE, Settings};
 use tortie_store::Config;
 use tortie_store::config::settings_file;
 
-/// Run a hub: it watches the datastore once for thousands of nodes (Calico calls it Typha)
-///
-/// Nodes with FELIX_TYPHAADDR=HOST:PORT follow a hub instead of the datastore. Settings are in the variables TYPHA_* and in
-/// typha.cfg, under Typha's names.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie hub                                                   with the datastore that calicoctl.cfg or variables name

@@ -53,10 +53,14 @@ struct Tortie {
     command: Part,
 }
 
+// Deferred: only the part that was asked for describes its options. The code that describes all of them is large, and a
+// daemon would have it in memory. What a part is for therefore stands here and not with its options.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 enum Part {
     /// calicoctl: manage resources in the datastore
     Ctl(Box<Cli>),
+    /// Run the embedded datastore: a server of the etcd v3 protocol for clusters on one machine
     Datastore(datastore::DatastoreArgs),
     /// Run the daemon of this host's node: routes, policy, BGP, and the work of the CNI plugins
     ///
@@ -67,9 +71,27 @@ enum Part {
   ETCD_ENDPOINTS=https://10.0.0.5:2379 NODENAME=n1 tortie node  with etcd
   tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
     Node(node::NodeCommand),
+    /// Run the controllers of a cluster of Kubernetes: garbage collection, host endpoints, load balancers
+    ///
+    /// They run once in a cluster; of several replicas one leads. What they do is in the resource KubeControllersConfiguration,
+    /// which is followed while they run.
     Controllers(controllers::ControllersCommand),
+    /// Run a hub: it watches the datastore once for thousands of nodes (Calico calls it Typha)
+    ///
+    /// Nodes with FELIX_TYPHAADDR=HOST:PORT follow a hub instead of the datastore. Settings are in the variables TYPHA_* and in
+    /// typha.cfg, under Typha's names.
     Hub(hub::HubArgs),
+    /// Run the API server for kubectl: projectcalico.org/v3 behind Kubernetes' own API server
+    ///
+    /// Kubernetes passes on to it whatever is asked of the group once an APIService names it. Objects are kept where nodes look for
+    /// them: as crd.projectcalico.org/v1 in Kubernetes, or in etcd. Who may do what is decided by Kubernetes' rules, and for
+    /// policies by the rules of their tiers.
     Apiserver(apiserver::ApiserverCommand),
+    /// Run the webhooks of a cluster whose objects are custom resources of projectcalico.org/v3
+    ///
+    /// Kubernetes asks them before it stores a policy: only those may write it who may do so in its tier. And before it stores
+    /// ClusterInformation, which people only read. Without a certificate they make their own, keep it in the Secret calico-webhooks-tls,
+    /// renew it and tell Kubernetes to believe it.
     Webhooks(webhooks::WebhooksCommand),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
@@ -88,12 +110,39 @@ enum Part {
   tortie down --force      removes the network of running containers too
   tortie down --purge      removes the datastore with everything in it")]
     Down(up::DownArgs),
+    /// Run a whole cluster on this machine: every node and every pod is a network namespace
+    ///
+    /// For trying things, looking for faults and testing. Needs root; the host's own network is not touched.
     Lab(tortie_lab::LabArgs),
+    /// Say whether traffic from one place to another is allowed, which rule decides, and what would have to change
+    ///
+    /// Only the datastore is read: no node is asked and no packet is sent. The answer is about the first packet of a new
+    /// flow, with its addresses after services are resolved.
+    ///
+    /// Exit status: 0 if the traffic is allowed, 1 if it is denied, 2 if the question cannot be answered.
     Explain(Box<Explain>),
+    /// Show which traffic would be newly allowed or denied if resources were applied, or deleted
+    ///
+    /// Nothing is written. For every pair of endpoints the verdicts of policies and profiles at both ends are compared, for
+    /// the first packet of a new flow, over all ports that any rule distinguishes; source ports are assumed to be ephemeral. For
+    /// hosts, traffic from and to the host itself is compared; a change of forwarded traffic is mentioned only.
+    ///
+    /// Exit status, as diff(1): 0 if nothing changes, 1 if something does, 2 if there is trouble.
     Diff(Box<Diff>),
+    /// Look for likely mistakes in the cluster's configuration
+    ///
+    /// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles, BGP
+    /// filters and passwords, pools and BGP peers that no node uses, settings without effect, MTUs that do not fit together,
+    /// entries that cannot be read, and pods without policy. Only the datastore and the interfaces of this host are read;
+    /// nothing is changed.
+    ///
+    /// Exit status: 0 if nothing was found, 1 if something was, 2 if the check failed.
     Analyze(Box<Analyze>),
+    /// Show what this host's kernel does with packets: counters, and verdicts as they happen
     Policy(policy::PolicyArgs),
+    /// Show the BGP sessions and routes of this host's node
     Bgp(bgp::BgpArgs),
+    /// Show the settings of this host's node: parameters of FelixConfiguration, their values in force and where they come from
     Settings(settings::SettingsArgs),
     /// Replay a recording of `tortie node --record`: the node's plan and how it changed
     ///
@@ -103,8 +152,16 @@ enum Part {
         #[arg(value_name = "FILE")]
         file: std::path::PathBuf,
     },
+    /// Check the health of this host's node
+    ///
+    /// Without flags every part is checked and has a line. Exit status: 0 if the node does its work, 1 if a part is not ready,
+    /// 2 if the node has to be restarted or does not run. With flags only these checks are made, and the exit status is 1 if one
+    /// fails.
     Health(health::HealthArgs),
     /// Print the CRDs of all kinds for Kubernetes, or their JSON schemas
+    ///
+    /// Kinds that are no custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema but no
+    /// CRD.
     Crds(crds::Crds),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
@@ -226,6 +283,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
             datastore::run(args).map_err(|error| Failure::Message(error.to_string()))
         }
         Part::Node(args) => {
+            tortie_process::share_heaps();
             tortie_process::end_with_supervisor()?;
             let logs = Logging::start();
             node::run(args, Arc::new(logs), &mut out).map_err(|error| Failure::Message(error.to_string()))

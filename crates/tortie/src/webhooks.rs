@@ -5,11 +5,6 @@ use std::error::Error;
 use tortie_apiserver::WebhooksArgs;
 use tortie_store::Config;
 
-/// Run the webhooks of a cluster whose objects are custom resources of projectcalico.org/v3
-///
-/// Kubernetes asks them before it stores a policy: only those may write it who may do so in its tier. And before it stores
-/// ClusterInformation, which people only read. Without a certificate they make their own, keep it in the Secret calico-webhooks-tls,
-/// renew it and tell Kubernetes to believe it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   DATASTORE_TYPE=kubernetes tortie webhooks                      in a pod (deploy/webhooks)

@@ -22,14 +22,6 @@ use std::path::PathBuf;
 use tortie_model::Kind;
 use tortie_store::Resources;
 
-/// Look for likely mistakes in the cluster's configuration
-///
-/// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles, BGP
-/// filters and passwords, pools and BGP peers that no node uses, settings without effect, MTUs that do not fit together,
-/// entries that cannot be read, and pods without policy. Only the datastore and the interfaces of this host are read;
-/// nothing is changed.
-///
-/// Exit status: 0 if nothing was found, 1 if something was, 2 if the check failed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tortie analyze                 the cluster as it is

@@ -20,12 +20,6 @@ use tortie_plan::{Direction, assign};
 /// Where packets come from that do not say.
 const EPHEMERAL: u16 = 49152;
 
-/// Say whether traffic from one place to another is allowed, which rule decides, and what would have to change
-///
-/// Only the datastore is read: no node is asked and no packet is sent. The answer is about the first packet of a new
-/// flow, with its addresses after services are resolved.
-///
-/// Exit status: 0 if the traffic is allowed, 1 if it is denied, 2 if the question cannot be answered.
 #[derive(Debug, Args)]
 #[command(after_help = PLACES)]
 pub struct Explain {

@@ -8,7 +8,6 @@ use std::io::Write;
 use tortie_ctl::{Failure, layout};
 use tortie_dataplane::{Counted, Netns, RuleCounter, When, counters};
 
-/// Show what this host's kernel does with packets: counters, and verdicts as they happen
 #[derive(Args, Debug)]
 pub struct PolicyArgs {
     #[command(subcommand)]

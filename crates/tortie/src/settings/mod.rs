@@ -10,7 +10,6 @@ use tortie_compute::{Effect, InForce, Parameters};
 use tortie_ctl::node::ask;
 use tortie_ctl::{Failure, layout};
 
-/// Show the settings of this host's node: parameters of FelixConfiguration, their values in force and where they come from
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie settings                    parameters that differ from the built-in defaults

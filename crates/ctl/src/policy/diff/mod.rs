@@ -25,13 +25,6 @@ use clap::Args;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Show which traffic would be newly allowed or denied if resources were applied, or deleted
-///
-/// Nothing is written. For every pair of endpoints the verdicts of policies and profiles at both ends are compared, for
-/// the first packet of a new flow, over all ports that any rule distinguishes; source ports are assumed to be ephemeral. For
-/// hosts, traffic from and to the host itself is compared; a change of forwarded traffic is mentioned only.
-///
-/// Exit status, as diff(1): 0 if nothing changes, 1 if something does, 2 if there is trouble.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   tortie diff -f policy.yaml             what if this were applied?
