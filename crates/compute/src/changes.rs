@@ -10,3 +10,9 @@ pub(crate) struct Changes {
     pub added: Vec<Update>,
     pub removed: Vec<Update>,
 }
+
+impl Changes {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty()
+    }
+}

@@ -316,6 +316,9 @@ impl Compute {
         let routes = self.routes.flush(workloads.addresses, |address| local.has_address(address));
         // The policy of a workload is there before the workload and goes after it.
         let policies = self.policies.flush();
+        if !policies.is_empty() || !workloads.plan.is_empty() {
+            self.nat.set_marking(self.workloads.any_marked() || self.policies.any_marked());
+        }
         let parts = [
             policies.added,
             tunnels.plan.added,
@@ -328,7 +331,6 @@ impl Compute {
             tunnels.plan.removed,
             policies.removed,
         ];
-        self.nat.set_marking(self.workloads.any_marked() || self.policies.any_marked());
         let last = self.service_ranges.flush().into_iter().chain(self.nat.flush());
         let last = last.chain(proxied).chain(bgp.map(Update::Bgp));
         parts.into_iter().flatten().chain(last).collect()

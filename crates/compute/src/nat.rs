@@ -124,6 +124,10 @@ impl Nat {
 impl NetSet {
     fn flush(&mut self, name: &str, wanted: bool) -> Vec<Update> {
         let was = std::mem::replace(&mut self.in_plan, wanted);
+        // Nearly always.
+        if was == wanted && self.nets.touched.is_empty() {
+            return Vec::new();
+        }
         let (set, changes) = (SetId::new(name), self.nets.take_changes());
         let mut updates = Vec::new();
         let (added, removed) = match (was, wanted) {

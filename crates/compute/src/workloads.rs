@@ -178,6 +178,9 @@ impl Workloads {
     /// What changed in the plan since the last time.
     pub fn flush(&mut self) -> WorkloadChanges {
         let mut changes = WorkloadChanges::default();
+        if self.changed.is_empty() {
+            return changes;
+        }
         let mut wanted: BTreeMap<WorkloadId, (Name, Workload)> = BTreeMap::new();
         let mut stale: BTreeSet<WorkloadId> = BTreeSet::new();
         let changed = std::mem::take(&mut self.changed);

@@ -225,3 +225,19 @@ fn what_happens_is_reported() {
     eventually("the endpoint is no longer spoken of", || world.stored_at(key).is_empty());
     eventually("its file is gone", || file() == json!({}));
 }
+
+/// The process stays what it was for whoever started it; only its heaps are fewer.
+#[test]
+fn a_node_has_two_heaps_unless_it_is_told_otherwise() {
+    for (told, has) in [(None, "2"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
+        let mut world = World::without_node("10.77.0.0/24");
+        world.start(told.as_slice());
+        let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", world.pid())).unwrap();
+        let environment = of("environ");
+        let set: Vec<&str> =
+            environment.split('\0').filter_map(|set| set.strip_prefix("MALLOC_ARENA_MAX=")).collect();
+        assert_eq!(set, [has]);
+        assert_eq!(of("comm"), "tortie\n");
+        assert!(of("cmdline").contains("\0node\0"), "{}", of("cmdline"));
+    }
+}
