@@ -1,11 +1,12 @@
 //! A list of keys, encoded while it is read: each goes from its page in the database into the bytes that are sent, and is
 //! copied once. Kept as values and encoded afterwards, a list would be in memory twice.
 
+use super::buffer::{self, Buffer};
 use super::directory::Identity;
 use super::limits::Allowance;
 use super::record::Version;
 use super::watch::TERM;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, message};
 use tortie_etcd_proto::etcdserverpb::ResponseHeader;
 
@@ -19,19 +20,13 @@ mod field {
 
 /// What gRPC puts before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-const CHUNK: usize = 256 * 1024;
-
-/// How large a buffer of a list is, after so many of them. The allocator keeps small buffers that are freed, one heap for
-/// every thread that ever read a list; a very large one it maps and gives back whole, and takes only the pages that are
-/// written.
-pub fn chunk_size(number: usize) -> usize {
-    if number < 4 { CHUNK } else { 33 << 20 }
-}
+/// The allocator maps a chunk of this size and gives it back whole; only the pages that are written are taken.
+const LARGE: usize = 33 << 20;
 
 /// A `RangeResponse` in the making.
 pub struct Encoder {
     /// None is empty.
-    chunks: Vec<BytesMut>,
+    chunks: Vec<Buffer>,
     length: usize,
 }
 
@@ -43,16 +38,16 @@ pub struct Encoded {
 
 impl Encoder {
     pub fn new(identity: Identity, revision: i64) -> Encoder {
-        let mut first = BytesMut::with_capacity(1024);
-        first.put_bytes(0, PREFIX);
+        let mut first = Buffer::with_capacity(1024);
+        first.0.put_bytes(0, PREFIX);
         let header = ResponseHeader {
             cluster_id: identity.cluster,
             member_id: identity.member,
             revision,
             raft_term: TERM,
         };
-        message::encode(field::HEADER, &header, &mut first);
-        Encoder { length: first.len(), chunks: vec![first] }
+        message::encode(field::HEADER, &header, &mut first.0);
+        Encoder { length: first.0.len(), chunks: vec![first] }
     }
 
     /// Adds a key, unless there is no more room; then what there was is let go, and only its size is of interest.
@@ -74,31 +69,32 @@ impl Encoder {
     }
 
     /// Where so many more bytes fit.
-    fn room(&mut self, length: usize) -> &mut BytesMut {
+    fn room(&mut self, length: usize) -> &mut Vec<u8> {
         let number = self.chunks.len();
-        let is_full = self.chunks.last().is_none_or(|last| match number {
+        let is_full = self.chunks.last().is_none_or(|Buffer(last)| match number {
             // The first one grows: most answers are small.
-            1 => last.len() + length > CHUNK && !last.is_empty(),
+            1 => last.len() + length > buffer::SIZE && !last.is_empty(),
             _ => last.capacity() - last.len() < length,
         });
         if is_full {
-            self.chunks.push(BytesMut::with_capacity(chunk_size(number).max(length)));
+            let size = if number < buffer::KEPT { buffer::SIZE } else { LARGE };
+            self.chunks.push(Buffer::with_capacity(size.max(length)));
         }
         let last = self.chunks.len() - 1;
-        &mut self.chunks[last]
+        &mut self.chunks[last].0
     }
 
     pub fn finish(mut self, more: bool, count: i64) -> Encoded {
-        let mut end = BytesMut::with_capacity(16);
+        let mut end = Vec::with_capacity(16);
         Field::Number(field::MORE, more.into()).encode(&mut end);
         Field::Number(field::COUNT, count as u64).encode(&mut end);
         self.length += end.len();
         self.room(end.len()).put_slice(&end);
         let length = (self.length - PREFIX) as u32;
-        if let Some(prefix) = self.chunks.first_mut().and_then(|first| first.get_mut(1..PREFIX)) {
+        if let Some(prefix) = self.chunks.first_mut().and_then(|first| first.0.get_mut(1..PREFIX)) {
             prefix.copy_from_slice(&length.to_be_bytes());
         }
-        Encoded { chunks: self.chunks.into_iter().map(BytesMut::freeze).collect() }
+        Encoded { chunks: self.chunks.into_iter().map(Bytes::from_owner).collect() }
     }
 }
 
@@ -129,7 +125,7 @@ impl Field<'_> {
         }
     }
 
-    fn encode(&self, out: &mut BytesMut) {
+    fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Field::Number(_, 0) | Field::Bytes(_, []) => {}
             Field::Number(tag, value) => {

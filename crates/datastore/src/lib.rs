@@ -12,6 +12,7 @@ pub mod authority;
 #[cfg(not(fuzzing))]
 mod authority;
 mod batch;
+mod buffer;
 mod change;
 pub mod check;
 mod connection;

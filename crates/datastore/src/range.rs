@@ -1,7 +1,7 @@
 //! Range requests: select, filter, sort, cut.
 
 use super::directory::Identity;
-use super::encoded::{Encoded, Encoder, chunk_size};
+use super::encoded::{Encoded, Encoder};
 use super::fault::Fault;
 use super::limits::Allowance;
 use super::record::Version;
@@ -204,6 +204,13 @@ struct Selection {
     kvs: Vec<KeyValue>,
     arena: BytesMut,
     chunks: usize,
+}
+
+/// How large a buffer of a list is, after so many of them. The allocator keeps small buffers that are freed, one heap for
+/// every thread that ever read a list; a very large one it maps and gives back whole, and takes only the pages that are
+/// written.
+fn chunk_size(number: usize) -> usize {
+    if number < 4 { 256 * 1024 } else { 33 << 20 }
 }
 
 impl Selection {

@@ -1,0 +1,63 @@
+//! Buffers of large answers, used again: memory that is fresh from the kernel costs a fault and a cleared page for every four
+//! kilobytes, a tenth of the time that a list takes.
+
+use std::sync::{Mutex, PoisonError};
+
+/// The size of those that are used again.
+pub const SIZE: usize = 256 * 1024;
+/// So many wait for the next answer, whoever needs it: 8 MiB.
+pub const KEPT: usize = 32;
+
+static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+pub struct Buffer(pub Vec<u8>);
+
+impl Buffer {
+    pub fn with_capacity(capacity: usize) -> Buffer {
+        let used = if capacity == SIZE { free(Vec::pop) } else { None };
+        Buffer(used.unwrap_or_else(|| Vec::with_capacity(capacity)))
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.0.capacity() != SIZE {
+            return;
+        }
+        let mut bytes = std::mem::take(&mut self.0);
+        bytes.clear();
+        free(|free| {
+            if free.len() < KEPT {
+                free.push(bytes);
+            }
+        });
+    }
+}
+
+fn free<T>(with: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
+    with(&mut FREE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_empty_and_only_so_many_are_kept() {
+        let many: Vec<Buffer> = (0..2 * KEPT).map(|_| Buffer::with_capacity(SIZE)).collect();
+        for mut buffer in many {
+            assert!(buffer.0.is_empty() && buffer.0.capacity() == SIZE);
+            buffer.0.extend(b"something");
+        }
+        let kept = free(|free| free.iter().map(|bytes| (bytes.len(), bytes.capacity())).collect::<Vec<_>>());
+        assert!(kept.len() <= KEPT && kept.iter().all(|kept| *kept == (0, SIZE)), "{kept:?}");
+        assert!(Buffer::with_capacity(SIZE).0.is_empty());
+    }
+}
