@@ -20,6 +20,8 @@ mod field {
 
 /// What gRPC puts before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// The first chunk grows up to here: most answers are small.
+const FIRST: usize = 32 * 1024;
 /// The allocator maps a chunk of this size and gives it back whole; only the pages that are written are taken.
 const LARGE: usize = 33 << 20;
 
@@ -72,8 +74,7 @@ impl Encoder {
     fn room(&mut self, length: usize) -> &mut Vec<u8> {
         let number = self.chunks.len();
         let is_full = self.chunks.last().is_none_or(|Buffer(last)| match number {
-            // The first one grows: most answers are small.
-            1 => last.len() + length > buffer::SIZE && !last.is_empty(),
+            1 => last.len() + length > FIRST,
             _ => last.capacity() - last.len() < length,
         });
         if is_full {
