@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// The size of those that are used again.
 pub const SIZE: usize = 256 * 1024;
+/// The allocator maps a buffer of this size and gives it back whole; only the pages that are written are taken.
+pub const LARGE: usize = 33 << 20;
 /// So many wait for the next answer, whoever needs it: 8 MiB.
 pub const KEPT: usize = 32;
 

@@ -22,8 +22,6 @@ mod field {
 const PREFIX: usize = 5;
 /// The first chunk grows up to here: most answers are small.
 const FIRST: usize = 32 * 1024;
-/// The allocator maps a chunk of this size and gives it back whole; only the pages that are written are taken.
-const LARGE: usize = 33 << 20;
 
 /// A `RangeResponse` in the making.
 pub struct Encoder {
@@ -78,7 +76,7 @@ impl Encoder {
             _ => last.capacity() - last.len() < length,
         });
         if is_full {
-            let size = if number < buffer::KEPT { buffer::SIZE } else { LARGE };
+            let size = if number < buffer::KEPT { buffer::SIZE } else { buffer::LARGE };
             self.chunks.push(Buffer::with_capacity(size.max(length)));
         }
         let last = self.chunks.len() - 1;

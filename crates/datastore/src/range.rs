@@ -1,5 +1,6 @@
 //! Range requests: select, filter, sort, cut.
 
+use super::buffer;
 use super::directory::Identity;
 use super::encoded::{Encoded, Encoder};
 use super::fault::Fault;
@@ -210,7 +211,7 @@ struct Selection {
 /// every thread that ever read a list; a very large one it maps and gives back whole, and takes only the pages that are
 /// written.
 fn chunk_size(number: usize) -> usize {
-    if number < 4 { 256 * 1024 } else { 33 << 20 }
+    if number < 4 { buffer::SIZE } else { buffer::LARGE }
 }
 
 impl Selection {

@@ -13,7 +13,7 @@ const WARM_UP: usize = 1;
 /// Plugins at work at a time, as on a node that starts.
 const HANDS: usize = 16;
 
-/// How much more memory the node may have after the last round than after the warm-up: 4 KiB kept for each container would be
+/// How much more memory the node may have after the last round than after the warm-up: 5 KiB kept for each container would be
 /// more than this.
 const SLACK_KIB: u64 = 4 << 10;
 
