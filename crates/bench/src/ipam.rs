@@ -28,8 +28,8 @@ async fn rates() -> Outcome {
     for (title, nodes, at_once, each, pool, rounds) in [
         ("1 node", 1, 1, EACH, "10.0.0.0/12", 40),
         ("1 node, 16 requests at once", 1, 16, EACH, "10.0.0.0/12", 200),
-        ("64 nodes", 64, 1, EACH, "10.0.0.0/12", 3),
-        ("64 nodes, 16 blocks", 64, 1, EACH / 4, "10.0.0.0/22", 3),
+        ("64 nodes", 64, 1, EACH, "10.0.0.0/12", 12),
+        ("64 nodes, 16 blocks", 64, 1, EACH / 4, "10.0.0.0/22", 6),
     ] {
         let mut take = [Phase::default(); 2];
         let mut give_back = [Phase::default(); 2];

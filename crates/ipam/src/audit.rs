@@ -84,7 +84,7 @@ mod tests {
     use crate::block;
     use crate::owner::{Holder, HostReserved, Owner};
     use crate::reservation::Reservations;
-    use tortie_model::ipam::AllocationAttribute;
+    use std::sync::Arc;
 
     fn now() -> Timestamp {
         "2026-03-01T10:20:30Z".parse().unwrap()
@@ -113,13 +113,16 @@ mod tests {
         let future: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
         for (fault, text) in [
             (broken(|b| b.allocations[0] = Some(5)), "refers to attribute 5"),
-            (broken(|b| b.attributes.push(AllocationAttribute::default())), "attribute 1 is not referred to"),
+            (broken(|b| b.attributes.push(Arc::default())), "attribute 1 is not referred to"),
             (broken(|b| b.unallocated.push(7)), "ordinal 7 is twice"),
             (broken(|b| b.unallocated.push(90)), "free ordinal 90 is out of range"),
             (broken(|b| b.unallocated.push(0)), "ordinal 0 is both free and allocated"),
             (broken(|b| b.unallocated.truncate(1)), "2 allocated and 1 free do not make 8 addresses"),
             (broken(|b| b.allocations.truncate(3)), "has 3 allocations for 8 addresses"),
-            (broken(|b| b.attributes[0].released_at = Some(future)), "was released in the future"),
+            (
+                broken(|b| Arc::make_mut(&mut b.attributes[0]).released_at = Some(future)),
+                "was released in the future",
+            ),
         ] {
             assert!(fault.iter().any(|fault| fault.contains(text)), "{text}: {fault:?}");
         }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tortie_model::ipam::Tunnel;
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Value};
@@ -113,7 +114,7 @@ fn rename(key: Key, value: Value, names: &NodeNames) -> (Key, Value) {
             {
                 block.affinity = Some(format!("host:{new}"));
             }
-            for attribute in &mut block.attributes {
+            for attribute in block.attributes.iter_mut().map(Arc::make_mut) {
                 if let Some(new) = attribute.secondary.get("node").and_then(|name| node(name)) {
                     attribute.secondary.insert("node".to_owned(), new);
                 }

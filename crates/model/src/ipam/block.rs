@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::Map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Why a block could not do what it was asked to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,7 +112,7 @@ pub fn thaw(block: &mut Block, cooldown_seconds: u32, now: Timestamp) {
     };
     for ordinal in 0..block.allocations.len() {
         let record = block.allocations[ordinal].and_then(|index| block.attributes.get(index as usize));
-        if record.is_some_and(thawed) {
+        if record.is_some_and(|record| thawed(record)) {
             let ordinal_number = ordinal as u32;
             block.allocations[ordinal] = None;
             block.unallocated.push(ordinal_number);
@@ -217,7 +218,7 @@ pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
         Some(Allocation {
             address: space::address(&block.cidr, ordinal)?,
             block,
-            record: block.attributes.get((*index)? as usize),
+            record: block.attributes.get((*index)? as usize).map(Arc::as_ref),
             sequence_number: block.sequence_number_for_allocation.get(&ordinal).copied().unwrap_or(0),
         })
     })
@@ -297,7 +298,7 @@ fn held_by<'a>(block: &'a Block, handle: &'a str) -> impl Iterator<Item = u32> +
 
 fn record_of(block: &Block, ordinal: u32) -> Option<&AllocationAttribute> {
     let index = (*block.allocations.get(ordinal as usize)?)?;
-    block.attributes.get(index as usize)
+    block.attributes.get(index as usize).map(Arc::as_ref)
 }
 
 fn is_available(block: &Block, ordinal: u32, reservations: &Reservations) -> bool {
@@ -346,31 +347,36 @@ fn cool_down(block: &mut Block, ordinals: &BTreeSet<u32>, now: Timestamp) {
 
 /// Where this record stands, after adding it if no equal one is there.
 fn record_index(block: &mut Block, record: AllocationAttribute) -> u32 {
-    let found = block.attributes.iter().position(|other| *other == record);
+    let found = block.attributes.iter().position(|other| **other == record);
     let index = found.unwrap_or_else(|| {
-        block.attributes.push(record);
+        block.attributes.push(Arc::new(record));
         block.attributes.len() - 1
     });
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 fn forget_unused_records(block: &mut Block) {
-    let used: BTreeSet<u32> = block.allocations.iter().flatten().copied().collect();
-    if (0u32..).zip(&block.attributes).all(|(index, _)| used.contains(&index)) {
+    let mut used = vec![false; block.attributes.len()];
+    for index in block.allocations.iter().flatten() {
+        if let Some(used) = used.get_mut(*index as usize) {
+            *used = true;
+        }
+    }
+    if used.iter().all(|used| *used) {
         return;
     }
-    let mut moved = BTreeMap::new();
+    let mut places = Vec::with_capacity(used.len());
     let mut kept = Vec::new();
-    for (index, record) in (0u32..).zip(std::mem::take(&mut block.attributes)) {
-        if used.contains(&index) {
-            moved.insert(index, kept.len() as u32);
+    for (record, used) in std::mem::take(&mut block.attributes).into_iter().zip(used) {
+        places.push(kept.len() as u32);
+        if used {
             kept.push(record);
         }
     }
     block.attributes = kept;
     for index in block.allocations.iter_mut().flatten() {
         // An index beyond the records stays beyond them: that block is broken and must stay visibly so.
-        *index = moved.get(index).copied().unwrap_or(u32::MAX);
+        *index = places.get(*index as usize).copied().unwrap_or(u32::MAX);
     }
 }
 

@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A block of addresses and who has them: the unit of compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,8 +36,9 @@ pub struct Block {
     /// Free addresses by their offset, first to be used first.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub unallocated: Vec<u32>,
+    /// Shared by the versions of a block: a change copies the list, not what stands in it.
     #[serde(default, deserialize_with = "null_is_empty", serialize_with = "empty_is_null")]
-    pub attributes: Vec<AllocationAttribute>,
+    pub attributes: Vec<Arc<AllocationAttribute>>,
     /// Begins as the time of creation in nanoseconds and grows by one with each write.
     #[serde(default, rename = "sequenceNumber")]
     pub sequence_number: u64,

@@ -247,6 +247,7 @@ fn held_by_node(block: &Block, node: &str, addresses: &BTreeSet<IpAddr>) -> Vec<
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::sync::Arc;
 
     #[test]
     fn only_the_nodes_own_addresses_count() {
@@ -272,7 +273,7 @@ mod tests {
         };
         assert_eq!(held(&block, "n1"), ["10.65.3.8"]);
         assert_eq!(held(&block, "n2"), ["10.65.3.10"]);
-        block.attributes[0].secondary.clear();
+        Arc::make_mut(&mut block.attributes[0]).secondary.clear();
         assert_eq!(held(&block, "n3"), ["10.65.3.8"]);
     }
 }

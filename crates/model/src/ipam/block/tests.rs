@@ -297,7 +297,11 @@ proptest! {
 /// A block as nobody should write it.
 fn any_block() -> impl Strategy<Value = Block> {
     let record = (proptest::option::of("[a-c]"), any::<bool>()).prop_map(|(handle_id, released)| {
-        AllocationAttribute { handle_id, released_at: released.then(now), ..AllocationAttribute::default() }
+        Arc::new(AllocationAttribute {
+            handle_id,
+            released_at: released.then(now),
+            ..AllocationAttribute::default()
+        })
     });
     let allocations = proptest::collection::vec(proptest::option::of(0u32..6), 0..24);
     let records = proptest::collection::vec(record, 0..4);

@@ -4,7 +4,7 @@ use super::group::ApiGroup;
 use super::names;
 use ipnet::IpNet;
 use serde_json::{Map, Value as Json, json};
-use tortie_model::ipam::{AllocationAttribute, BlockAffinity};
+use tortie_model::ipam::BlockAffinity;
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, Kind, Value};
 
@@ -27,8 +27,7 @@ pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
         (Key::Block { .. }, Value::Block(block)) => {
             let mut spec = object(json!(block));
             rename(&mut spec, "affinity_claim_time", "affinityClaimTime");
-            let attributes: Vec<AllocationAttribute> = block.attributes.clone();
-            spec.insert("attributes".into(), json!(attributes));
+            spec.insert("attributes".into(), json!(block.attributes));
             spec.entry("strictAffinity").or_insert(false.into());
             spec.retain(|_, value| !value.is_null());
             spec
