@@ -28,6 +28,8 @@ pub(crate) struct State {
     workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     traits: BTreeMap<WorkloadId, Traits>,
     hosts: BTreeMap<String, HostEndpoint>,
+    /// Policies with chains for other stages than the normal one.
+    listed: BTreeSet<PolicyId>,
     service_ranges: BTreeSet<IpNet>,
     tunnels: BTreeMap<TunnelKind, Tunnel>,
     /// The workloads whose policy lists it.
@@ -95,6 +97,7 @@ impl State {
             workload_policies: BTreeMap::new(),
             traits: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            listed: BTreeSet::new(),
             service_ranges: BTreeSet::new(),
             tunnels: BTreeMap::new(),
             users: BTreeMap::new(),
@@ -428,12 +431,21 @@ impl State {
     }
 
     fn render_policy(&mut self, id: &PolicyId) {
-        let stages = self.stages(id);
+        let policy = self.policies.get(id);
+        let stages = policy.map(|_| self.stages(id)).unwrap_or_default();
+        // Few policies are in lists of host endpoints: the others have no chains to look for there.
+        let was_listed = match stages.is_empty() {
+            true => self.listed.remove(id),
+            false => !self.listed.insert(id.clone()),
+        };
         for stage in [Stage::Normal, Stage::PreDnat, Stage::Untracked] {
+            let wanted = policy.filter(|_| stage == Stage::Normal || stages.contains(&stage));
+            if wanted.is_none() && stage != Stage::Normal && !was_listed {
+                continue;
+            }
             for direction in DIRECTIONS {
                 let name = names::policy(id, direction, stage);
-                let policy = self.policies.get(id).filter(|_| stages.contains(&stage));
-                match policy.filter(|policy| !policy.rules(direction).is_empty()) {
+                match wanted.filter(|policy| !policy.rules(direction).is_empty()) {
                     Some(policy) => {
                         let holder = Holder::Policy { id, tier: &policy.tier };
                         let rules = policy.rules(direction);
@@ -447,11 +459,11 @@ impl State {
         }
     }
 
-    /// The stages that a policy has a chain for: the normal one always, the others if a host endpoint lists it there.
+    /// The stages that a policy has a chain for besides the normal one: those in which a host endpoint lists it.
     fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
-        let of_hosts = self.hosts.values().flat_map(lists);
+        let of_hosts = self.hosts.values().flat_map(lists).filter(|(stage, _)| *stage != Stage::Normal);
         let listed = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
-        listed.map(|(stage, _)| stage).chain([Stage::Normal]).collect()
+        listed.map(|(stage, _)| stage).collect()
     }
 
     fn render_profile(&mut self, name: &str) {
@@ -724,5 +736,64 @@ fn bytes(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_plan::{Action, PolicyKind, TierEnd};
+
+    /// The chains of policies.
+    fn chains(state: &mut State) -> BTreeSet<String> {
+        state.render();
+        let of_policies = state.diff.wanted().chains.keys().filter(|name| name.contains("guard"));
+        of_policies.cloned().collect()
+    }
+
+    #[test]
+    fn a_policy_has_chains_for_the_stages_in_which_hosts_list_it() {
+        let id = PolicyId {
+            kind: PolicyKind::GlobalNetworkPolicy,
+            namespace: String::new(),
+            name: "guard".to_owned(),
+        };
+        let name = |stage| names::policy(&id, Direction::Ingress, stage);
+        let (normal, pre_dnat, untracked) =
+            (name(Stage::Normal), name(Stage::PreDnat), name(Stage::Untracked));
+        let listing = || {
+            let (ingress, egress) = ([id.clone()].into(), [].into());
+            vec![Tier { name: "default".to_owned(), end: TierEnd::Deny, ingress, egress }]
+        };
+        let host = |pre_dnat: bool, untracked: bool| {
+            let given = |given: bool| given.then(listing).unwrap_or_default();
+            let host = HostEndpoint {
+                pre_dnat: given(pre_dnat),
+                untracked: given(untracked),
+                tiers: listing(),
+                ..HostEndpoint::default()
+            };
+            Update::HostEndpoint("eth0".to_owned(), Some(host))
+        };
+        let policy = Policy { ingress: vec![Rule::new(Action::Allow)], ..Policy::default() };
+        let present = Update::Policy(id.clone(), Some(Arc::new(policy)));
+
+        let mut state = State::new(Settings::default());
+        state.apply(&present);
+        assert_eq!(chains(&mut state), BTreeSet::from([normal.clone()]));
+        state.apply(&host(true, false));
+        assert_eq!(chains(&mut state), BTreeSet::from([normal.clone(), pre_dnat.clone()]));
+        state.apply(&host(true, true));
+        assert_eq!(chains(&mut state), BTreeSet::from([normal.clone(), pre_dnat, untracked]));
+        state.apply(&host(false, false));
+        assert_eq!(chains(&mut state), BTreeSet::from([normal.clone()]));
+        state.apply(&host(true, true));
+        state.render();
+        state.apply(&Update::Policy(id.clone(), None));
+        assert_eq!(chains(&mut state), BTreeSet::new());
+        state.apply(&present);
+        assert_eq!(chains(&mut state).len(), 3);
+        state.apply(&Update::HostEndpoint("eth0".to_owned(), None));
+        assert_eq!(chains(&mut state), BTreeSet::from([normal]));
     }
 }
