@@ -78,8 +78,8 @@ pub fn end_with_supervisor() -> io::Result<()> {
 
 /// How many heaps the C library may have; it reads this when a program is loaded.
 const ARENAS: &str = "MALLOC_ARENA_MAX";
-/// Enough that threads seldom wait for each other: small pieces are kept by each thread for itself.
-const FEW: &str = "2";
+/// Enough that threads seldom wait for each other. With two, a start had a third more changes of thread.
+const FEW: &str = "3";
 
 /// Loads this program again with few heaps, in the same process. By itself the C library makes one for nearly every thread,
 /// and what is freed in one is of no use to the others: after some thousand containers a node has more memory that

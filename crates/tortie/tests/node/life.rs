@@ -228,8 +228,8 @@ fn what_happens_is_reported() {
 
 /// The process stays what it was for whoever started it; only its heaps are fewer.
 #[test]
-fn a_node_has_two_heaps_unless_it_is_told_otherwise() {
-    for (told, has) in [(None, "2"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
+fn a_node_has_few_heaps_unless_it_is_told_otherwise() {
+    for (told, has) in [(None, "3"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
         let mut world = World::without_node("10.77.0.0/24");
         world.start(told.as_slice());
         let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", world.pid())).unwrap();
