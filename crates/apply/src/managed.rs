@@ -22,7 +22,7 @@ pub struct ManagerId {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedFields {
     pub set: Set,
     pub api_version: String,
     /// RFC 3339, when the owner last wrote.
@@ -30,7 +30,7 @@ pub(crate) struct Owned {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Managed(pub(crate) BTreeMap<ManagerId, Owned>);
+pub struct Managed(pub(crate) BTreeMap<ManagerId, OwnedFields>);
 
 /// More owners by update than these are not told apart: the oldest become one.
 const MOST_UPDATERS: usize = 10;
@@ -68,16 +68,16 @@ impl Managed {
             };
             let set = fields_v1::decode(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
             let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
-            managed.0.insert(id, Owned { set, api_version, time });
+            managed.0.insert(id, OwnedFields { set, api_version, time });
         }
         Ok(managed)
     }
 
     /// As `metadata.managedFields`: appliers first, then by time and name.
     pub fn encode(&self) -> Vec<Value> {
-        let mut entries: Vec<(&ManagerId, &Owned)> = self.0.iter().collect();
+        let mut entries: Vec<(&ManagerId, &OwnedFields)> = self.0.iter().collect();
         entries.sort_by(|(a, of_a), (b, of_b)| {
-            let key = |id: &ManagerId, owned: &Owned| {
+            let key = |id: &ManagerId, owned: &OwnedFields| {
                 (
                     id.operation,
                     owned.time.clone(),
@@ -138,7 +138,7 @@ impl Managed {
     }
 }
 
-fn entry(id: &ManagerId, owned: &Owned) -> Value {
+fn entry(id: &ManagerId, owned: &OwnedFields) -> Value {
     let mut entry = json!({});
     if !id.manager.is_empty() {
         entry["manager"] = id.manager.as_str().into();

@@ -1,7 +1,7 @@
 //! What a write does to an object and to the record of its owners.
 
 use crate::conflict::{Conflict, message};
-use crate::managed::{Managed, ManagerId, Operation, Owned};
+use crate::managed::{Managed, ManagerId, Operation, OwnedFields};
 use crate::set::Set;
 use crate::shape::Shape;
 use crate::walk::{compare, drop_nulls, equal, merge, remove, set_of, validate};
@@ -99,7 +99,7 @@ fn record(shape: &Shape, live: &Value, new: &Value, managed: &mut Managed, by: M
     if own.is_empty() {
         return;
     }
-    let owned = managed.0.entry(by.id(Operation::Update)).or_insert_with(|| Owned {
+    let owned = managed.0.entry(by.id(Operation::Update)).or_insert_with(|| OwnedFields {
         set: Set::default(),
         api_version: by.api_version.to_owned(),
         time: None,
@@ -155,7 +155,7 @@ fn attempt(
     let last = managed.0.get(&id).cloned();
     let set = set_of(shape, config).recursive_difference(by.reset);
     let time = last.as_ref().and_then(|last| last.time.clone());
-    managed.0.insert(id.clone(), Owned { set, api_version: by.api_version.to_owned(), time });
+    managed.0.insert(id.clone(), OwnedFields { set, api_version: by.api_version.to_owned(), time });
     let mut new = match &last {
         Some(last) if !last.set.is_empty() => prune(shape, &merged, &managed, &last.set),
         _ => merged,

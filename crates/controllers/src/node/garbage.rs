@@ -73,7 +73,7 @@ struct Leak {
 }
 
 /// What the scan knows of an allocation.
-struct Seen<'a> {
+struct JudgedAllocation<'a> {
     allocation: Allocation<'a>,
     verdict: Verdict,
 }
@@ -150,11 +150,11 @@ impl Garbage {
     /// Looks at every address. What is to be done is the same however often it is asked, until it is done.
     pub fn scan(&mut self, pods: &Pods, nodes: &Nodes, now: Time) -> Vec<Action> {
         let blocks = std::mem::take(&mut self.blocks);
-        let seen: Vec<Seen<'_>> = blocks
+        let seen: Vec<JudgedAllocation<'_>> = blocks
             .values()
             .flat_map(block::allocations)
             .filter(|allocation| !allocation.is_cooling_down())
-            .map(|allocation| Seen { verdict: judge(&allocation, pods, nodes), allocation })
+            .map(|allocation| JudgedAllocation { verdict: judge(&allocation, pods, nodes), allocation })
             .collect();
         let mut actions = self.releases(&seen, now);
         actions.extend(self.unneeded_blocks(&blocks, &seen, nodes, now));
@@ -165,12 +165,12 @@ impl Garbage {
     }
 
     /// Handles of which every address is a leak, for long enough or of a node that is gone.
-    fn releases(&mut self, seen: &[Seen<'_>], now: Time) -> Vec<Action> {
+    fn releases(&mut self, seen: &[JudgedAllocation<'_>], now: Time) -> Vec<Action> {
         let inhabited = inhabited_nodes(seen);
         let mut suspects = BTreeMap::new();
         // Nothing for a handle of which an address is held.
         let mut handles: BTreeMap<&str, Option<Leak>> = BTreeMap::new();
-        for Seen { allocation, verdict } in seen {
+        for JudgedAllocation { allocation, verdict } in seen {
             let Some(handle) = allocation.handle().filter(|handle| !handle.is_empty()) else { continue };
             let (leaked, ask) = match verdict {
                 Verdict::Held => (false, None),
@@ -213,7 +213,7 @@ impl Garbage {
     fn unneeded_blocks(
         &mut self,
         blocks: &BTreeMap<IpNet, Block>,
-        seen: &[Seen<'_>],
+        seen: &[JudgedAllocation<'_>],
         nodes: &Nodes,
         now: Time,
     ) -> Vec<Action> {
@@ -264,7 +264,7 @@ impl Garbage {
 }
 
 /// Nodes on which somebody holds an address; what else they have stays as long.
-fn inhabited_nodes<'a>(seen: &'a [Seen<'_>]) -> BTreeSet<&'a str> {
+fn inhabited_nodes<'a>(seen: &'a [JudgedAllocation<'_>]) -> BTreeSet<&'a str> {
     let held = seen.iter().filter(|seen| seen.verdict == Verdict::Held);
     held.filter_map(|seen| seen.allocation.attribute(attribute::NODE)).collect()
 }

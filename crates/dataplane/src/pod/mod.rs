@@ -1,4 +1,4 @@
-//! Wiring a workload's network namespace to the host: a veth pair, the way out of the namespace and back.
+//! Connecting a workload's network namespace to the host: a veth pair, the way out of the namespace and back.
 //!
 //! The route from the host to the workload is not made here: it belongs to the plan, and the dataplane programs it.
 

@@ -18,10 +18,10 @@ struct Watch {
     /// In the store's history.
     position: usize,
     known: BTreeMap<Key, u64>,
-    queue: VecDeque<Word>,
+    queue: VecDeque<Queued>,
 }
 
-enum Word {
+enum Queued {
     Heard(Box<Heard>),
     Listed,
 }
@@ -37,7 +37,7 @@ impl Hub {
         };
         for class in 0..CLASSES {
             hub.list(class, store);
-            hub.watches[class].queue.push_back(Word::Listed);
+            hub.watches[class].queue.push_back(Queued::Listed);
         }
         hub
     }
@@ -52,16 +52,16 @@ impl Hub {
         for key in gone {
             watch.known.remove(&key);
             let event = FeedEvent::Delete { key, revision: revision.clone() };
-            watch.queue.push_back(Word::Heard(Box::new(Heard::Event(event))));
+            watch.queue.push_back(Queued::Heard(Box::new(Heard::Event(event))));
         }
         for (key, (written, event)) in now {
             if watch.known.insert(key, *written) != Some(*written) {
-                watch.queue.push_back(Word::Heard(Box::new(event.clone())));
+                watch.queue.push_back(Queued::Heard(Box::new(event.clone())));
             }
         }
         watch.position = store.history.len();
         let range = range(class);
-        watch.queue.push_back(Word::Heard(Box::new(Heard::Reached { range, revision })));
+        watch.queue.push_back(Queued::Heard(Box::new(Heard::Reached { range, revision })));
     }
 
     pub fn fetch(&mut self, class: usize, store: &Store) {
@@ -74,11 +74,11 @@ impl Hub {
                 Heard::Event(FeedEvent::Delete { .. }) => watch.known.remove(key),
                 _ => watch.known.insert(key.clone(), *revision),
             };
-            watch.queue.push_back(Word::Heard(Box::new(event.clone())));
+            watch.queue.push_back(Queued::Heard(Box::new(event.clone())));
         }
         watch.position = store.history.len();
         let revision = Revision::from(store.revision);
-        watch.queue.push_back(Word::Heard(Box::new(Heard::Reached { range, revision })));
+        watch.queue.push_back(Queued::Heard(Box::new(Heard::Reached { range, revision })));
     }
 
     pub fn hear(&mut self, class: usize, words: usize) {
@@ -86,8 +86,8 @@ impl Hub {
         let mut heard = Vec::new();
         for word in queue.drain(..words.min(queue.len())) {
             match word {
-                Word::Heard(word) => heard.push(*word),
-                Word::Listed => {
+                Queued::Heard(word) => heard.push(*word),
+                Queued::Listed => {
                     self.missing -= 1;
                     if self.missing == 0 {
                         heard.push(Heard::Event(FeedEvent::InSync));

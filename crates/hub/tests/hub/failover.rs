@@ -62,16 +62,16 @@ async fn all_hubs_gone_and_back_is_one_outage_and_exactly_what_was_missed(store:
     node.news();
     drop(hub);
     eventually_async("the node says that there is no hub", async || {
-        node.told().words.iter().any(|word| word == "lost")
+        node.received().words.iter().any(|word| word == "lost")
     })
     .await;
-    let before = node.told().content.clone();
+    let before = node.received().content.clone();
     for round in 0..3 {
         store.put("a").await;
         store.put(&format!("c{round}")).await;
     }
     store.delete("b").await;
-    assert_eq!(node.told().content, before, "what it has heard stands");
+    assert_eq!(node.received().content, before, "what it has heard stands");
     let hub = Running::at(&store, &address, Default::default()).await;
     node.knows(&store).await;
     assert_eq!(node.news(), ["+a", "+c0", "+c1", "+c2", "-b", "back", "lost"]);

@@ -57,10 +57,10 @@ fn node(hub: &Running, identity: Option<Identity>) -> Node {
 
 async fn is_refused(node: &Node) {
     eventually_async("the node says that there is no hub for it", async || {
-        node.told().words.iter().any(|word| word == "lost")
+        node.received().words.iter().any(|word| word == "lost")
     })
     .await;
-    assert!(node.told().content.is_empty(), "it was told something");
+    assert!(node.received().content.is_empty(), "it was told something");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -134,9 +134,9 @@ impl Running {
     }
 }
 
-/// What a node was told.
+/// What a node has received.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Received {
     pub content: BTreeMap<Key, String>,
     in_sync: bool,
     /// In words: `+name`, `-name`, `in sync`, `lost`, `back`.
@@ -144,7 +144,7 @@ pub struct Told {
 }
 
 pub struct Node {
-    told: Arc<Mutex<Told>>,
+    received: Arc<Mutex<Received>>,
     task: JoinHandle<()>,
 }
 
@@ -166,39 +166,39 @@ impl Node {
 
     pub fn with(options: client::Options) -> Node {
         let mut feed = client::follow(options, ranges());
-        let told: Arc<Mutex<Told>> = Arc::default();
-        let telling = told.clone();
+        let received: Arc<Mutex<Received>> = Arc::default();
+        let receiver = received.clone();
         let task = tokio::spawn(async move {
             while let Some(event) = feed.recv().await {
-                telling.lock().unwrap().hear(event);
+                receiver.lock().unwrap().hear(event);
             }
         });
-        Node { told, task }
+        Node { received, task }
     }
 
-    pub fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap()
+    pub fn received(&self) -> MutexGuard<'_, Received> {
+        self.received.lock().unwrap()
     }
 
     /// Waits until it knows what the store has.
     pub async fn knows(&self, store: &Store) {
         let content = store.content().await;
         eventually_async("the node knows what the store has", async || {
-            let told = self.told();
-            told.content == content && told.in_sync
+            let received = self.received();
+            received.content == content && received.in_sync
         })
         .await;
     }
 
     /// What it was told since the last time it was asked, sorted.
     pub fn news(&self) -> Vec<String> {
-        let mut words = std::mem::take(&mut self.told().words);
+        let mut words = std::mem::take(&mut self.received().words);
         words.sort();
         words
     }
 }
 
-impl Told {
+impl Received {
     fn hear(&mut self, event: FeedEvent) {
         let name = |key: &Key| match key {
             Key::Resource { name, .. } => name.clone(),

@@ -42,7 +42,7 @@ impl Network {
             return read.map(Network).map_err(|error| format!("CNI_NETWORK_CONFIG_FILE {file}: {error}"));
         }
         match variables.get("CNI_NETWORK_CONFIG") {
-            "" => Ok(Network(usual(variables, kubernetes).to_string())),
+            "" => Ok(Network(stock(variables, kubernetes).to_string())),
             given => Ok(Network(given.to_owned())),
         }
     }
@@ -78,7 +78,7 @@ impl Values {
 }
 
 /// The stock configuration of Calico; without Kubernetes, without what is about it.
-fn usual(variables: &Variables, kubernetes: bool) -> Value {
+fn stock(variables: &Variables, kubernetes: bool) -> Value {
     let both = variables.flag("CNI_ASSIGN_IPV6", false);
     let mut plugin = json!({
         "type": "calico",

@@ -85,7 +85,7 @@ impl Watch {
 pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
     let failed = |error: tortie_dataplane::Error| Failure::Message(error.to_string());
     let netns = Netns::current().map_err(failed)?;
-    let mut seen = Seen::default();
+    let mut seen = LastCounts::default();
     seen.changes(&counters(&netns).await.map_err(failed)?);
     let (sender, mut logged) = mpsc::channel(WAITING);
     let follower = follow_log_group(&netns, sender);
@@ -136,9 +136,9 @@ fn of_packet(packet: LoggedPacket) -> Event {
 
 /// The counters at the last look.
 #[derive(Debug, Default)]
-struct Seen(BTreeMap<(Counted, When), (u64, u64)>);
+struct LastCounts(BTreeMap<(Counted, When), (u64, u64)>);
 
-impl Seen {
+impl LastCounts {
     /// What has been counted since. A rule that was rewritten counts from zero again.
     fn changes(&mut self, counters: &[RuleCounter]) -> Vec<Event> {
         let mut current = BTreeMap::new();
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn only_what_changed_is_told() {
-        let mut seen = Seen::default();
+        let mut seen = LastCounts::default();
         seen.changes(&[counter("web", Verdict::Deny, 5)]);
         assert_eq!(seen.changes(&[counter("web", Verdict::Deny, 5)]), []);
         let events = seen.changes(&[counter("web", Verdict::Deny, 7), counter("db", Verdict::Allow, 1)]);

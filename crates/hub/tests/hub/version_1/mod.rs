@@ -314,6 +314,6 @@ async fn a_hub_of_version_1_serves_a_node_of_today() {
     hub.change("a", DELETE);
     hub.change("e", PUT);
     hears(&node, &["+e", "-a"]).await;
-    let names: Vec<String> = node.told().content.keys().map(ToString::to_string).collect();
+    let names: Vec<String> = node.received().content.keys().map(ToString::to_string).collect();
     assert_eq!(names.len(), 3, "{names:?}");
 }
