@@ -78,7 +78,7 @@ pub fn end_with_supervisor() -> io::Result<()> {
 
 /// How many heaps the C library may have; it reads this when a program is loaded.
 const ARENAS: &str = "MALLOC_ARENA_MAX";
-/// Enough that threads seldom wait for each other. With two, a start had a third more changes of thread.
+/// Enough that threads seldom wait for each other. With two, a start takes 5 % more processor time.
 const FEW: &str = "3";
 
 /// Loads this program again with few heaps, in the same process. By itself the C library makes one for nearly every thread,

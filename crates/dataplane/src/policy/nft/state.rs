@@ -28,7 +28,7 @@ pub(crate) struct State {
     workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     traits: BTreeMap<WorkloadId, Traits>,
     hosts: BTreeMap<String, HostEndpoint>,
-    /// Policies with chains for other stages than the normal one.
+    /// Policies that host endpoints list in other stages than the normal one.
     listed: BTreeSet<PolicyId>,
     service_ranges: BTreeSet<IpNet>,
     tunnels: BTreeMap<TunnelKind, Tunnel>,
