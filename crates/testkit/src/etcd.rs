@@ -45,24 +45,17 @@ impl Etcd {
     }
 
     pub fn start_with(options: EtcdOptions) -> io::Result<Etcd> {
-        let mut last = io::Error::other("etcd did not start");
-        // A port can be lost between choosing it and etcd binding it.
-        for _ in 0..5 {
-            let home_port = free_port()?;
-            let mut etcd = Etcd {
-                options: options.clone(),
-                home_port,
-                client_port: home_port,
-                peer_port: free_port()?,
-                child: None,
-                dir: tempfile::Builder::new().prefix("tortie-etcd-").tempdir()?,
-            };
-            match etcd.restart() {
-                Ok(()) => return Ok(etcd),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let home_port = free_port()?;
+        let mut etcd = Etcd {
+            options,
+            home_port,
+            client_port: home_port,
+            peer_port: free_port()?,
+            child: None,
+            dir: tempfile::Builder::new().prefix("tortie-etcd-").tempdir()?,
+        };
+        etcd.restart()?;
+        Ok(etcd)
     }
 
     /// The client URL: `http://127.0.0.1:PORT` or `https://127.0.0.1:PORT`.
@@ -83,7 +76,7 @@ impl Etcd {
         }
     }
 
-    /// Starts again on the same ports with the same data, and returns when it serves.
+    /// Starts again on the same ports with the same data, and returns when it takes requests.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         let log = std::fs::File::create(self.log_file())?;
@@ -161,7 +154,7 @@ impl Etcd {
     fn wait_until_serving(&mut self) -> io::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.client_port));
         let deadline = Instant::now() + START_LIMIT;
-        // The client port opens only after the member has a leader and serves.
+        // Requests that come before it has a leader wait for it.
         while Instant::now() < deadline {
             if let Some(child) = &mut self.child
                 && let Some(status) = child.try_wait()?

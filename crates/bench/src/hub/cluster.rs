@@ -6,12 +6,13 @@ use crate::node::ready;
 use crate::process::{Process, tortie};
 use crate::store::server::Server;
 use serde_json::{Value as Json, json};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_store::{Change, Client, Config};
+use tortie_testkit::free_port;
 
 pub const ENDPOINTS: usize = 10_000;
 pub const POLICIES: usize = 1_000;
@@ -66,7 +67,7 @@ impl Cluster {
     }
 
     pub async fn start_hub(&self) -> Result<Hub> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let mut command = Process::command(tortie()?);
         command
             .arg("hub")

@@ -2,12 +2,12 @@
 
 use crate::process::{Memory, Process, tortie};
 use std::error::Error;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
+use tortie_testkit::free_port;
 
 pub struct Server {
     pub process: Process,
@@ -65,8 +65,4 @@ impl Server {
     pub fn memory(&self) -> std::io::Result<Memory> {
         self.process.memory()
     }
-}
-
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
