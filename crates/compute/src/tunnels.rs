@@ -258,18 +258,18 @@ impl Tunnels {
     fn flush_external(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
         let suits = |net: &&IpNet| net.addr().is_ipv4() == kind.is_ipv4();
         let wanted: BTreeSet<IpNet> = self.settings.external.iter().filter(suits).map(IpNet::trunc).collect();
-        let told = self.members.keys().filter_map(|(other, peer)| match peer {
+        let planned = self.members.keys().filter_map(|(other, peer)| match peer {
             Peer::External(net) if *other == kind => Some(*net),
             _ => None,
         });
-        let told: BTreeSet<IpNet> = told.collect();
+        let planned: BTreeSet<IpNet> = planned.collect();
         let mut members = MemberChanges::default();
         let known = self.peers.entry(kind).or_default();
-        for net in wanted.difference(&told) {
+        for net in wanted.difference(&planned) {
             self.members.insert((kind, Peer::External(*net)), *net);
             members.add(known, *net);
         }
-        for net in told.difference(&wanted) {
+        for net in planned.difference(&wanted) {
             self.members.remove(&(kind, Peer::External(*net)));
             members.remove(known, *net);
         }

@@ -255,21 +255,21 @@ proptest! {
         history in prop::collection::vec((any_entry(), prop::bool::weighted(0.2), any::<bool>()), 0..50),
         order in any::<prop::sample::Index>(),
     ) {
-        let mut told = World::new(&[]);
+        let mut grown = World::new(&[]);
         let mut state = BTreeMap::new();
         for ((key, value), deleted, flush) in history {
             if deleted {
-                told.compute.delete(&key);
+                grown.compute.delete(&key);
                 state.remove(&key);
             } else {
-                told.put((key.clone(), value.clone()));
+                grown.put((key.clone(), value.clone()));
                 state.insert(key, value);
             }
             if flush {
-                told.flush();
+                grown.flush();
             }
         }
-        told.flush();
+        grown.flush();
         let mut entries: Vec<Entry> = state.into_iter().collect();
         if !entries.is_empty() {
             let turn = order.index(entries.len());
@@ -278,13 +278,13 @@ proptest! {
                 entries.reverse();
             }
         }
-        prop_assert_eq!(&told.plan, &World::new(&entries).plan);
+        prop_assert_eq!(&grown.plan, &World::new(&entries).plan);
         // What is taken away leaves nothing.
         for (key, _) in &entries {
-            told.compute.delete(key);
-            told.flush();
+            grown.compute.delete(key);
+            grown.flush();
         }
-        prop_assert_eq!(told.plan, Plan::default());
+        prop_assert_eq!(grown.plan, Plan::default());
     }
 }
 
@@ -333,7 +333,7 @@ fn one_node_answers_for_each_address_of_a_service() {
     let share = proxied(&world);
     assert!(!share.is_empty() && share.len() < addresses.len(), "{share:?}");
     assert_eq!(routed(&world), share);
-    assert_eq!(world.flush(), 0, "what has not changed is not told again");
+    assert_eq!(world.flush(), 0, "what has not changed is not reported again");
     world.compute.delete(&Key::Service { namespace: "shop".into(), name: share[0].clone() });
     world.flush();
     assert_eq!(proxied(&world), share[1..]);
@@ -364,7 +364,7 @@ fn a_node_answers_for_its_workloads_of_pools_without_encapsulation() {
     world.put(endpoint("two", "n1", &["172.16.1.131/32"]));
     world.flush();
     assert_eq!(proxied(&world), ["172.16.1.130", "172.16.1.131"]);
-    assert_eq!(world.flush(), 0, "what has not changed is not told again");
+    assert_eq!(world.flush(), 0, "what has not changed is not reported again");
     world.compute.delete(&Key::resource(Kind::WorkloadEndpoint, "shop", "one"));
     world.flush();
     assert_eq!(proxied(&world), ["172.16.1.131"]);

@@ -131,26 +131,27 @@ impl Environment {
 
 /// Only these run, each as it is configured or else as it is made.
 fn enabled(list: &str, configured: &ControllersConfig) -> Result<ControllersConfig, String> {
-    let usual = initial().spec.controllers.unwrap_or_default();
+    let default = initial().spec.controllers.unwrap_or_default();
     let mut controllers =
         ControllersConfig { migration: configured.migration.clone(), ..ControllersConfig::default() };
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         match name {
-            "node" => controllers.node = configured.node.clone().or(usual.node.clone()),
-            "policy" => controllers.policy = configured.policy.clone().or(usual.policy.clone()),
+            "node" => controllers.node = configured.node.clone().or(default.node.clone()),
+            "policy" => controllers.policy = configured.policy.clone().or(default.policy.clone()),
             "namespace" | "profile" => {
-                controllers.namespace = configured.namespace.clone().or(usual.namespace.clone());
+                controllers.namespace = configured.namespace.clone().or(default.namespace.clone());
             }
             "serviceaccount" => {
                 controllers.service_account =
-                    configured.service_account.clone().or(usual.service_account.clone());
+                    configured.service_account.clone().or(default.service_account.clone());
             }
             "workloadendpoint" => {
                 controllers.workload_endpoint =
-                    configured.workload_endpoint.clone().or(usual.workload_endpoint.clone());
+                    configured.workload_endpoint.clone().or(default.workload_endpoint.clone());
             }
             "loadbalancer" => {
-                controllers.load_balancer = configured.load_balancer.clone().or(usual.load_balancer.clone());
+                controllers.load_balancer =
+                    configured.load_balancer.clone().or(default.load_balancer.clone());
             }
             other => return Err(format!("there is no controller {other:?}")),
         }

@@ -64,7 +64,7 @@ pub enum ProtocolError {
     #[error(transparent)]
     Payload(#[from] PayloadError),
     #[error("{0}")]
-    Order(&'static str),
+    OutOfOrder(&'static str),
 }
 
 /// A message with its length before it, ready to be written to any number of clients.

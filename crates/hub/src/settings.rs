@@ -171,21 +171,21 @@ impl Source {
     }
 
     fn settings(&mut self) -> Result<Settings, SettingError> {
-        let usual = Options::default();
+        let default = Options::default();
         let port = match self.number("ServerPort", 0)? {
             0 => PORT,
             port => port,
         };
-        let ping = self.seconds("ServerPingIntervalSecs", usual.ping)?;
-        let pong = self.seconds("ServerPongTimeoutSecs", usual.pong)?;
+        let ping = self.seconds("ServerPingIntervalSecs", default.ping)?;
+        let pong = self.seconds("ServerPongTimeoutSecs", default.pong)?;
         let options = Options {
-            connections: self.number("MaxConnectionsUpperLimit", usual.connections)?,
-            handshake: self.seconds("ServerHandshakeTimeoutSecs", usual.handshake)?,
-            write: self.seconds("ServerWriteTimeoutSecs", usual.write)?,
+            connections: self.number("MaxConnectionsUpperLimit", default.connections)?,
+            handshake: self.seconds("ServerHandshakeTimeoutSecs", default.handshake)?,
+            write: self.seconds("ServerWriteTimeoutSecs", default.write)?,
             ping,
             // As Typha does: less would end connections that are well.
             pong: if pong <= ping * 2 { ping * 6 } else { pong },
-            ..usual
+            ..default
         };
         let balance = self.balance(options.connections)?;
         Ok(Settings {

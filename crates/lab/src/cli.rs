@@ -311,8 +311,8 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
     match command {
         LabCommand::Up(args) => {
             let UpArgs { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, .. } = args;
-            let usual = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
-            let datastore = datastore.unwrap_or(usual);
+            let default = if args.kubernetes { Datastore::Kubernetes } else { Datastore::Embedded };
+            let datastore = datastore.unwrap_or(default);
             let kubernetes = match args.kubernetes {
                 true => {
                     let UpArgs { proxy, cni, api_group, api, .. } = args;

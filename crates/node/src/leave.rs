@@ -120,8 +120,8 @@ fn files(args: &NodeArgs, pods: LivePods) -> Vec<PathBuf> {
     if !to_calico || args.calico_dir() == args.state_dir {
         files.extend(["nodename", "mtu"].map(|name| args.calico_dir().join(name)));
     }
-    let usual = Some(Path::new("/var/run/calico")).filter(|_| !to_calico);
-    files.extend(args.own_run_dir().or(usual).map(|dir| dir.join("endpoint-status")));
+    let default = Some(Path::new("/var/run/calico")).filter(|_| !to_calico);
+    files.extend(args.own_run_dir().or(default).map(|dir| dir.join("endpoint-status")));
     files
 }
 

@@ -20,7 +20,7 @@ pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use half_sent::HalfSent;
 pub use installation::{Datastore, Installation, PluginCall, install_plugins};
 pub use kubernetes::{Answer, ApiServer, Backing, CalicoGroup, Call, Caller, PEOPLE, Upkeep};
-pub use netns::{Namespace, Words, run};
+pub use netns::{Arguments, Namespace, run};
 pub use port::free_port;
 pub use process::{Process, feed, output, resident};
 pub use table_owner::TableOwner;

@@ -14,35 +14,35 @@ pub struct Namespace {
 }
 
 /// The words of a command line: `"link set lo up"` or `["link", "set", "lo", "up"]`.
-pub trait Words {
+pub trait Arguments {
     fn words(&self) -> Vec<&str>;
 }
 
-impl Words for str {
+impl Arguments for str {
     fn words(&self) -> Vec<&str> {
         self.split_whitespace().collect()
     }
 }
 
-impl Words for String {
+impl Arguments for String {
     fn words(&self) -> Vec<&str> {
         self.split_whitespace().collect()
     }
 }
 
-impl Words for [&str] {
+impl Arguments for [&str] {
     fn words(&self) -> Vec<&str> {
         self.to_vec()
     }
 }
 
-impl Words for Vec<&str> {
+impl Arguments for Vec<&str> {
     fn words(&self) -> Vec<&str> {
         self.clone()
     }
 }
 
-impl<const N: usize> Words for [&str; N] {
+impl<const N: usize> Arguments for [&str; N] {
     fn words(&self) -> Vec<&str> {
         self.to_vec()
     }
@@ -92,22 +92,22 @@ impl Namespace {
     }
 
     /// What a command prints that must succeed.
-    pub fn exec(&self, words: &(impl Words + ?Sized)) -> String {
+    pub fn exec(&self, words: &(impl Arguments + ?Sized)) -> String {
         let words = words.words();
         run(self.command(words[0]).args(&words[1..]))
     }
 
-    pub fn try_exec(&self, words: &(impl Words + ?Sized)) -> Output {
+    pub fn try_exec(&self, words: &(impl Arguments + ?Sized)) -> Output {
         let words = words.words();
         self.command(words[0]).args(&words[1..]).output().unwrap()
     }
 
     /// `ip WORDS...`, which must succeed.
-    pub fn ip(&self, words: &(impl Words + ?Sized)) -> String {
+    pub fn ip(&self, words: &(impl Arguments + ?Sized)) -> String {
         run(Command::new("ip").args(["-n", &self.name]).args(words.words()))
     }
 
-    pub fn try_ip(&self, words: &(impl Words + ?Sized)) -> Output {
+    pub fn try_ip(&self, words: &(impl Arguments + ?Sized)) -> Output {
         Command::new("ip").args(["-n", &self.name]).args(words.words()).output().unwrap()
     }
 

@@ -39,12 +39,12 @@ struct Progress {
 
 /// What the watcher knows, over all rounds.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     revision: AtomicI64,
     counters: Mutex<HashMap<Bytes, i64>>,
 }
 
-impl Seen {
+impl Observed {
     fn take(&self, event: &Event) {
         let kv = event.kv.as_ref().unwrap();
         let mut counters = self.counters.lock().unwrap();
@@ -87,7 +87,7 @@ async fn write(channel: Channel, writer: usize, progress: Arc<Mutex<Vec<Progress
 }
 
 /// Watches from just after the last revision it saw, until the server is gone.
-async fn watch(channel: Channel, seen: Arc<Seen>) {
+async fn watch(channel: Channel, seen: Arc<Observed>) {
     let create = WatchCreateRequest {
         key: "/writer/".into(),
         range_end: "/writer0".into(),
@@ -109,7 +109,7 @@ async fn watch(channel: Channel, seen: Arc<Seen>) {
 }
 
 /// Compacts what the watcher has seen, now and then.
-async fn compact(channel: Channel, seen: Arc<Seen>) {
+async fn compact(channel: Channel, seen: Arc<Observed>) {
     let mut kv = KvClient::new(channel);
     loop {
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -121,7 +121,7 @@ async fn compact(channel: Channel, seen: Arc<Seen>) {
     }
 }
 
-async fn verify(channel: Channel, progress: &mut [Progress], seen: &Seen) -> i64 {
+async fn verify(channel: Channel, progress: &mut [Progress], seen: &Observed) -> i64 {
     let request = RangeRequest { key: "/writer/".into(), range_end: "/writer0".into(), ..Default::default() };
     let response = KvClient::new(channel)
         .max_decoding_message_size(usize::MAX)
@@ -157,7 +157,7 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
     let progress = Arc::new(Mutex::new(vec![Progress::default(); WRITERS]));
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(Observed::default());
     seen.revision.store(1, Ordering::Relaxed);
     for _ in 0..rounds {
         let server = start(dir.path(), &["--keep-history", "0"]);

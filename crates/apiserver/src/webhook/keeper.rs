@@ -70,8 +70,8 @@ impl Keeper {
         if let Some(configuration) = &configuration
             && believed.as_deref() != Some(kept.authorities.as_str())
         {
-            let told = self.orchestrator.set_believed(configuration, &kept.authorities).await;
-            return match told {
+            let written = self.orchestrator.set_believed(configuration, &kept.authorities).await;
+            return match written {
                 Ok(()) => Ok(SHORT_PAUSE),
                 Err(error) if is_too_late(&error) => Ok(SHORT_PAUSE),
                 Err(error) => Err(error.to_string()),

@@ -112,12 +112,12 @@ impl Lane {
     async fn history(&self, seed: u64) {
         let mut random = StdRng::seed_from_u64(seed);
         let kind = *KINDS.choose(&mut random).unwrap();
-        let mut told = Vec::new();
+        let mut steps = Vec::new();
         for _ in 0..STEPS {
             let step = step(kind, &mut random);
             let (our_code, ours) = self.send(OURS, kind, &step).await;
             let (plain_code, plain) = self.send(PLAIN, kind, &step).await;
-            told.push(format!(
+            steps.push(format!(
                 "{} {} {} {}\n  -> {our_code}, {plain_code}",
                 step.method, step.path, step.form, step.body
             ));
@@ -125,7 +125,7 @@ impl Lane {
             assert!(
                 our_code == plain_code && a == b,
                 "TORTIE_SEED={seed} {kind}\n{}\nours:  {a}\nplain: {b}\nours:  {ours}\nplain: {plain}",
-                told.join("\n")
+                steps.join("\n")
             );
         }
         for group in [OURS, PLAIN] {
@@ -332,11 +332,11 @@ fn ours_answers_as_a_plain_crd_does() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (next, agreed) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicU64::new(0)));
-        let mut lanes = tokio::task::JoinSet::new();
+        let mut workers = tokio::task::JoinSet::new();
         for number in 0..LANES {
             let lane = Lane::new(&world, number).await;
             let (next, agreed) = (next.clone(), agreed.clone());
-            lanes.spawn(async move {
+            workers.spawn(async move {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + histories {
@@ -350,7 +350,7 @@ fn ours_answers_as_a_plain_crd_does() {
                 }
             });
         }
-        while let Some(ended) = lanes.join_next().await {
+        while let Some(ended) = workers.join_next().await {
             ended.unwrap();
         }
         assert_eq!(agreed.load(Ordering::Relaxed), histories);

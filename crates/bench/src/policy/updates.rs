@@ -104,12 +104,12 @@ pub fn measure() -> Result<()> {
     let client = runtime.block_on(Client::connect(&node.store_config()))?;
     let pods = Namespaces::new(PODS)?;
     let locals = runtime.block_on(cluster::attach(&node, &client, &pods))?;
-    let bench = Bench { runtime, client, monitor: Monitor::open(&node.host.path(0))?, node };
+    let harness = Harness { runtime, client, monitor: Monitor::open(&node.host.path(0))?, node };
     let (mut cases, mut before) = (Vec::new(), (0, 0));
     for (endpoints, policies) in SIZES {
-        bench.grow(before, (endpoints, policies))?;
+        harness.grow(before, (endpoints, policies))?;
         before = (endpoints, policies);
-        cases.extend(bench.cases(Load { locals: &locals, endpoints, policies })?);
+        cases.extend(harness.cases(Load { locals: &locals, endpoints, policies })?);
     }
     compare(&mut cases);
     explain(&mut cases);
@@ -178,14 +178,14 @@ fn both(seconds: [f64; 2]) -> String {
     seconds.map(|seconds| time(seconds * 1e9)).join(" / ")
 }
 
-struct Bench {
+struct Harness {
     runtime: Runtime,
     client: Client,
     monitor: Monitor,
     node: Node,
 }
 
-impl Bench {
+impl Harness {
     /// Makes the cluster as large as said, and returns when the node knows it.
     fn grow(&self, before: (usize, usize), to: (usize, usize)) -> Result<()> {
         self.runtime.block_on(async {

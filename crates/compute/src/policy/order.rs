@@ -40,12 +40,12 @@ fn ascending(number: f64) -> u64 {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct PolicyOrder {
     places: BTreeMap<SortKey, PolicySlot>,
     of: HashMap<PolicySlot, (SortKey, u64)>,
 }
 
-impl Order {
+impl PolicyOrder {
     /// Puts a policy into its place; whether that is another one than before.
     pub fn insert(&mut self, policy: PolicySlot, place: SortKey) -> bool {
         if self.of.get(&policy).is_some_and(|(old, _)| *old == place) {
@@ -125,7 +125,7 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_follow_places(steps in prop::collection::vec((0u32..40, 0u16..500, any::<bool>()), 0..300)) {
-            let mut order = Order::default();
+            let mut order = PolicyOrder::default();
             let mut model: BTreeMap<PolicySlot, SortKey> = BTreeMap::new();
             for (number, at, add) in steps {
                 let policy = PolicySlot::new(number);

@@ -8,7 +8,7 @@ use super::id_set::IdSet;
 use super::ids::{ClassId, PolicySlot, RulesId, SelectorId, Symbol};
 use super::locals::{AppliedTiers, TierPolicies};
 use super::matcher::Matcher;
-use super::order::{Order, SortKey};
+use super::order::{PolicyOrder, SortKey};
 use super::parsed::{Head, ParsedPolicy, Stage};
 use super::profiles::SetUsage;
 use super::sets::NeededSet;
@@ -78,7 +78,7 @@ pub(super) struct PolicyTable {
     /// Those in force.
     of_tier: HashMap<String, IdSet<PolicySlot>>,
     tiers: BTreeMap<String, Tier>,
-    order: Order,
+    order: PolicyOrder,
     changed: BTreeSet<PolicySlot>,
     live: usize,
     active: usize,

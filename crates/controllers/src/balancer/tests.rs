@@ -92,10 +92,10 @@ impl World {
                         block::allocate_address(block, address, &holder).unwrap();
                     }),
                     Choice::Any { v4, v6, v4_pools, v6_pools } => {
-                        for (wanted, pools, usual) in
+                        for (wanted, pools, subnet) in
                             [(v4, v4_pools, "198.51.100.0/29"), (v6, v6_pools, "fd51::/125")]
                         {
-                            let cidr = pools.first().copied().unwrap_or_else(|| usual.parse().unwrap());
+                            let cidr = pools.first().copied().unwrap_or_else(|| subnet.parse().unwrap());
                             if wanted {
                                 let block = self.blocks.get_mut(&cidr).unwrap();
                                 block::allocate(block, 1, &holder, &Reservations::new([]));

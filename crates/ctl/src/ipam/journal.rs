@@ -128,11 +128,11 @@ fn read(path: &Path) -> Result<Option<Attachment>, String> {
 
 fn node_name(state_dir: &Path) -> Option<String> {
     let own = std::fs::read_to_string(state_dir.join("nodename"));
-    let usual = || match state_dir == Path::new(STATE_DIR) {
+    let calicos = || match state_dir == Path::new(STATE_DIR) {
         true => std::fs::read_to_string("/var/lib/calico/nodename").ok(),
         false => None,
     };
-    own.ok().or_else(usual).map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+    own.ok().or_else(calicos).map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Whether a workload is still wired as it was: what is missing or wrong, in words.
 
-use super::{Attach, GATEWAY_V4, HOST_MAC, link, wiring};
+use super::{Attach, GATEWAY_V4, HOST_MAC, link, setup};
 use crate::error::Result;
 use crate::failure::KernelObject;
 use crate::netns::Netns;
@@ -70,7 +70,7 @@ async fn outside(host: &Netns, request: &Attach, wrong: &mut Vec<String>) -> Res
         let found = link.mac_address().unwrap_or_else(|| "unknown".into());
         wrong.push(format!("MAC of {name} is {found}, not ee:ee:ee:ee:ee:ee"));
     }
-    for setting in wiring::host_settings(request) {
+    for setting in setup::host_settings(request) {
         let found = sysctl::read(host, &setting.key).await?;
         if found.is_some_and(|found| found != setting.value) {
             wrong.push(format!("sysctl {} is not {}", setting.key.replace('/', "."), setting.value));

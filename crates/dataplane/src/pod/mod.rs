@@ -4,7 +4,7 @@
 
 mod check;
 mod link;
-mod wiring;
+mod setup;
 
 pub use check::check;
 
@@ -129,7 +129,7 @@ async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
     // Left by a sandbox that is gone; its name is ours to use.
     link::remove_veth(&outside, &request.host_interface).await?;
     link::create(host, &inside, request).await?;
-    match wiring::wire(host, &container, &outside, &inside, request).await {
+    match setup::set_up(host, &container, &outside, &inside, request).await {
         Ok(attached) => Ok(attached),
         Err(error) => {
             undo(&outside, &inside, request).await;

@@ -41,7 +41,7 @@ impl Core {
         let devices = self.tunnel_errors.iter().filter(|(kind, _)| self.plan.tunnel(**kind).is_some());
         let devices =
             devices.map(|(kind, error)| (KernelObject::interface(self.device_name(*kind)), &error.reason));
-        let told = self.wireguards.iter().filter_map(|(kind, device)| {
+        let wireguards = self.wireguards.iter().filter_map(|(kind, device)| {
             self.plan.tunnel(*kind)?;
             Some((KernelObject::interface(self.device_name(*kind)), device.error.as_ref()?))
         });
@@ -56,7 +56,7 @@ impl Core {
             let interface = self.name(*device);
             (KernelObject::Address { address: net.addr(), interface }, reason)
         });
-        let failures = devices.chain(told).chain(entries).chain(rules).chain(peering);
+        let failures = devices.chain(wireguards).chain(entries).chain(rules).chain(peering);
         let failure = |(object, reason): (KernelObject, &String)| Failure {
             object,
             concerns: Concerns::nobody(),

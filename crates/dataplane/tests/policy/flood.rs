@@ -104,12 +104,12 @@ pub fn counted(node: &Namespace) -> Counted {
 }
 
 fn send(sockets: &Sockets, stop: &AtomicBool) {
-    let ways = [("10.65.0.2", "10.65.0.3"), ("fd80:65::2", "fd80:65::3")];
+    let pairs = [("10.65.0.2", "10.65.0.3"), ("fd80:65::2", "fd80:65::3")];
     let mut source_port = 0u16;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..20 {
             source_port = source_port.wrapping_add(1).max(1024);
-            for (source, destination) in ways {
+            for (source, destination) in pairs {
                 for destination_port in [OPEN, CLOSED] {
                     let packet = Packet {
                         source: source.parse().unwrap(),

@@ -80,8 +80,8 @@ impl Generator {
 
     pub fn settings(&mut self) -> Settings {
         let mut settings = Settings::default();
-        let ways = [EndpointToHost::Drop, EndpointToHost::Return, EndpointToHost::Accept];
-        settings.policy.endpoint_to_host = self.one(&ways);
+        let actions = [EndpointToHost::Drop, EndpointToHost::Return, EndpointToHost::Accept];
+        settings.policy.endpoint_to_host = self.one(&actions);
         settings.policy.drop_invalid = self.chance(0.7);
         settings.policy.vxlan_from_workloads = self.chance(0.3);
         settings.policy.ipip_from_workloads = self.chance(0.3);

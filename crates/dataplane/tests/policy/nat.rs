@@ -42,7 +42,7 @@ fn workloads() -> Plan {
     plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[])
 }
 
-fn usual() -> Plan {
+fn masquerading() -> Plan {
     let pools =
         ["10.65.0.0/16", "10.66.0.0/16", "10.67.0.0/16", "fd80:65::/48", "fd80:66::/48", "fd80:67::/48"];
     with_nat(workloads(), &["10.65.0.0/16", "fd80:65::/48"], &pools)
@@ -66,7 +66,7 @@ impl World {
         let pods = [pod(&node, "cali1", &ONE).await, pod(&node, "cali2", &TWO).await];
         let settings = Settings::default();
         let (dataplane, _) = Dataplane::start(node.open(), settings.clone()).await.unwrap();
-        let plan = usual();
+        let plan = masquerading();
         let outcome = dataplane.replace(plan.clone()).await.unwrap();
         assert_eq!(outcome.failures, []);
         World { node, there, pods, plan, dataplane, settings }
@@ -144,7 +144,7 @@ async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
     world.holds().await;
     let listing = world.node.exec(&["nft", "list", "table", "inet", "tortie"]);
     assert!(!listing.contains("masquerade") && !listing.contains("masq-"), "{listing}");
-    world.apply(usual()).await;
+    world.apply(masquerading()).await;
     world.holds().await;
 }
 
@@ -202,7 +202,7 @@ async fn connections_outlive_the_daemon_and_changes_of_nat() {
     world.dataplane.stop().await;
     speaks("without a daemon");
     let (dataplane, _) = Dataplane::start(world.node.open(), world.settings.clone()).await.unwrap();
-    dataplane.replace(usual()).await.unwrap();
+    dataplane.replace(masquerading()).await.unwrap();
     world.dataplane = dataplane;
     let without_counters = |text: String| -> Vec<String> {
         text.lines().map(|line| line.split("counter packets").next().unwrap_or_default().to_owned()).collect()

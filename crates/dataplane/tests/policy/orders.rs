@@ -29,12 +29,12 @@ async fn a_hundred_histories_of_one_datastore_leave_the_same_table() {
         assert!(expected.contains(part), "a datastore that shows something has {part}:\n{expected}");
     }
 
-    let ways = stream::iter(0..ORDERS).map(|order| {
+    let runs = stream::iter(0..ORDERS).map(|order| {
         let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) + order);
         let history = detours(&mut rng, &datastore);
         is_the_same_after(history, &expected, format!("TORTIE_SEED={seed} order {order}"))
     });
-    ways.buffer_unordered(AT_ONCE).collect::<()>().await;
+    runs.buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
 async fn is_the_same_after(history: Vec<Step>, expected: &str, what: String) {

@@ -4,7 +4,7 @@ use crate::namespace::{Namespace, Open, eventually, node_pair, plan, pod, reques
 use crate::plans::ONE;
 use nix::sys::socket::{getsockopt, sockopt};
 use std::net::{TcpListener, TcpStream};
-use tortie_dataplane::{Dataplane, pod as wiring};
+use tortie_dataplane::{Dataplane, pod as attachment};
 use tortie_plan::Settings;
 
 /// How large the segments are that the other side may send on a new connection.
@@ -46,8 +46,8 @@ async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
 async fn the_outside_is_told_how_large_packets_to_a_workload_may_be() {
     let (node, there) = node_pair();
     let pod = Namespace::new("pod");
-    let wanted = wiring::Attach { mtu: Some(1400), ..request(&pod, "cali1", &ONE) };
-    wiring::attach(&node.open(), &wanted).await.unwrap();
+    let wanted = attachment::Attach { mtu: Some(1400), ..request(&pod, "cali1", &ONE) };
+    attachment::attach(&node.open(), &wanted).await.unwrap();
     there.ip("route add 10.65.0.0/16 via 192.168.77.1");
     there.ip("route add fd80:65::/32 via fd77::1");
     let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();

@@ -30,17 +30,17 @@ fn meet(replica: &mut Replica, ledger: &Ledger, trusting: bool) -> Option<Vec<St
         Opening::Behind => return None,
         Opening::Refused(reason) => panic!("{reason}"),
     };
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     loop {
         for frame in std::mem::take(&mut frames) {
             let reaction = replica.hear(FromHub::read(frame.slice(4..)).unwrap()).unwrap();
             if let Some(from_client::What::Digests(digests)) = reaction.reply {
                 frames.push(session.compare(&digests.sums().unwrap(), ledger).unwrap());
             }
-            told.extend(reaction.events.iter().map(word));
+            received.extend(reaction.events.iter().map(word));
         }
         match session.next(ledger) {
-            Next::Wait => return Some(told),
+            Next::Wait => return Some(received),
             Next::AwaitDigests => {}
             Next::Send(more) => frames.extend(more),
             Next::SendBucket(bucket) => frames.extend(bucket.frames().0.iter().cloned()),
@@ -65,15 +65,15 @@ fn replica() -> Replica {
 fn another_hub_tells_exactly_what_was_missed_deletions_first() {
     let mut replica = replica();
     let one = ledger(1, &[("a", 1), ("b", 2)], 2);
-    let mut told = meet(&mut replica, &one, false).unwrap();
-    assert_eq!(told.pop().as_deref(), Some("in sync"));
-    told.sort();
-    assert_eq!(told, ["a@1", "b@2"]);
+    let mut received = meet(&mut replica, &one, false).unwrap();
+    assert_eq!(received.pop().as_deref(), Some("in sync"));
+    received.sort();
+    assert_eq!(received, ["a@1", "b@2"]);
     assert_eq!(meet(&mut replica, &one, false).unwrap(), [""; 0], "the same hub");
     let two = ledger(2, &[("a", 1), ("c", 4), ("d", 5)], 6);
-    let told = meet(&mut replica, &two, false).unwrap();
-    assert_eq!((told.len(), told[0].as_str()), (3, "-b"), "{told:?}");
-    assert!(told.contains(&"c@4".to_owned()) && told.contains(&"d@5".to_owned()));
+    let received = meet(&mut replica, &two, false).unwrap();
+    assert_eq!((received.len(), received[0].as_str()), (3, "-b"), "{received:?}");
+    assert!(received.contains(&"c@4".to_owned()) && received.contains(&"d@5".to_owned()));
     assert_eq!(meet(&mut replica, &ledger(3, &[("a", 1), ("c", 4), ("d", 5)], 9), false).unwrap(), [""; 0]);
 }
 

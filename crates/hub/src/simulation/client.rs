@@ -13,7 +13,7 @@ use tortie_model::{FeedEvent, Key};
 
 pub struct Client {
     replica: Replica,
-    link: Option<Link>,
+    connection: Option<Connection>,
     /// What the node has been told.
     pub content: BTreeMap<Key, u64>,
     pub in_sync: bool,
@@ -22,7 +22,7 @@ pub struct Client {
     latest: BTreeMap<Key, u64>,
 }
 
-struct Link {
+struct Connection {
     hub: usize,
     epoch: u64,
     /// Waits until the hub has heard as much as the client.
@@ -41,7 +41,7 @@ impl Client {
     pub fn new() -> Client {
         Client {
             replica: Replica::new("n", class_names()),
-            link: None,
+            connection: None,
             content: BTreeMap::new(),
             in_sync: false,
             lost: false,
@@ -50,7 +50,7 @@ impl Client {
     }
 
     pub fn connect(&mut self, hub: usize, hubs: &[Hub]) {
-        self.link = Some(Link {
+        self.connection = Some(Connection {
             hub,
             epoch: hubs[hub].ledger.epoch(),
             waiting: None,
@@ -61,57 +61,59 @@ impl Client {
     }
 
     pub fn disconnect(&mut self) {
-        self.link = None;
+        self.connection = None;
     }
 
     /// Whether anything was done.
     pub fn run(&mut self, hubs: &[Hub], store: &Store) -> Result<bool, TestCaseError> {
-        self.link.take_if(|link| hubs[link.hub].ledger.epoch() != link.epoch);
-        let Some(link) = &mut self.link else { return Ok(false) };
-        let ledger = &hubs[link.hub].ledger;
-        if let Some(frame) = link.to_client.pop_front() {
+        self.connection.take_if(|connection| hubs[connection.hub].ledger.epoch() != connection.epoch);
+        let Some(connection) = &mut self.connection else { return Ok(false) };
+        let ledger = &hubs[connection.hub].ledger;
+        if let Some(frame) = connection.to_client.pop_front() {
             let reaction = self.replica.hear(FromHub::read(body(&frame)).unwrap());
             let reaction = reaction.map_err(|error| TestCaseError::fail(error.to_string()))?;
-            link.to_hub.extend(reaction.reply.map(from_client::What::frame));
+            connection.to_hub.extend(reaction.reply.map(from_client::What::frame));
             if reaction.leave.is_some() {
-                self.link = None;
+                self.connection = None;
             }
             for event in reaction.events {
-                self.told(event, store)?;
+                self.receive(event, store)?;
             }
             return Ok(true);
         }
-        let hello = match link.to_hub.pop_front() {
+        let hello = match connection.to_hub.pop_front() {
             Some(frame) => match FromClient::read(body(&frame)).unwrap() {
                 from_client::What::Hello(hello) => Some(hello),
                 from_client::What::Digests(digests) => {
-                    let session = link.session.as_mut().unwrap();
-                    link.to_client.push_back(session.compare(&digests.sums().unwrap(), ledger).unwrap());
+                    let session = connection.session.as_mut().unwrap();
+                    connection
+                        .to_client
+                        .push_back(session.compare(&digests.sums().unwrap(), ledger).unwrap());
                     return Ok(true);
                 }
                 from_client::What::Pong(()) => return Ok(true),
             },
-            None => link.waiting.take(),
+            None => connection.waiting.take(),
         };
         if let Some(hello) = hello {
             match Session::open(&hello, ledger, false) {
                 Opening::Served { session, first } => {
-                    link.session = Some(session);
-                    link.to_client.extend(first);
+                    connection.session = Some(session);
+                    connection.to_client.extend(first);
                 }
                 Opening::Behind => {
-                    link.waiting = Some(hello);
+                    connection.waiting = Some(hello);
                     return Ok(false);
                 }
-                Opening::Refused(_) => self.link = None,
+                Opening::Refused(_) => self.connection = None,
             }
             return Ok(true);
         }
-        let Some(session) = &mut link.session else { return Ok(false) };
+        let Some(session) = &mut connection.session else { return Ok(false) };
         match session.next(ledger) {
             Next::Wait | Next::AwaitDigests => return Ok(false),
-            Next::Send(frames) => link.to_client.extend(frames),
-            Next::SendBucket(bucket) => link.to_client.extend(bucket.frames().0.iter().cloned()),
+            Next::Send(frames) => connection.to_client.extend(frames),
+            Next::SendBucket(bucket) => connection.to_client.extend(bucket.frames().0.iter().cloned()),
         }
         Ok(true)
     }
@@ -119,7 +121,7 @@ impl Client {
     /// Until there is nothing more to hear.
     pub fn settle(&mut self, hubs: &[Hub], store: &Store) -> Result<(), TestCaseError> {
         while self.run(hubs, store)? {}
-        if self.link.is_none() {
+        if self.connection.is_none() {
             self.connect(0, hubs);
         }
         while self.run(hubs, store)? {}
@@ -127,7 +129,7 @@ impl Client {
         Ok(())
     }
 
-    fn told(&mut self, event: FeedEvent, store: &Store) -> Result<(), TestCaseError> {
+    fn receive(&mut self, event: FeedEvent, store: &Store) -> Result<(), TestCaseError> {
         match event {
             FeedEvent::Put { key, revision, .. } => self.written(key, revision.number().unwrap())?,
             FeedEvent::Unreadable { key, text, .. } => {

@@ -13,7 +13,7 @@ use tortie_hub::server::{Hub, Options};
 use tortie_hub::tls::ServerTls;
 use tortie_model::{API_VERSION, FeedEvent, Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Client, Config};
-use tortie_testkit::{Etcd, eventually_async};
+use tortie_testkit::{Etcd, eventually_async, free_port};
 
 pub const RANGES: [Kind; 2] = [Kind::Tier, Kind::GlobalNetworkSet];
 
@@ -107,7 +107,9 @@ pub struct Running {
 
 impl Running {
     pub async fn start(store: &Store) -> Running {
-        Running::at(store, "127.0.0.1:0", Options::default()).await
+        // Its own, so that it finds it free when it comes back.
+        let address = format!("127.0.0.1:{}", free_port().unwrap());
+        Running::at(store, &address, Options::default()).await
     }
 
     pub async fn at(store: &Store, address: &str, options: Options) -> Running {

@@ -61,15 +61,15 @@ mod tests {
 
     #[test]
     fn settings_must_go_together() {
-        let usual = IpamConfig::default();
+        let default = IpamConfig::default();
         let strict = ConfigChange { strict_affinity: Some(true), ..ConfigChange::default() };
         let limit = ConfigChange { max_blocks_per_host: Some(4), ..ConfigChange::default() };
-        assert!(limit.apply(&usual).is_err());
-        let after = strict.apply(&usual).unwrap();
+        assert!(limit.apply(&default).is_err());
+        let after = strict.apply(&default).unwrap();
         assert_eq!(limit.apply(&after).unwrap().max_blocks_per_host, 4);
         let manual = ConfigChange { auto_allocate_blocks: Some(false), ..ConfigChange::default() };
-        assert!(manual.apply(&usual).is_err());
+        assert!(manual.apply(&default).is_err());
         assert!(manual.apply(&after).is_ok());
-        assert_eq!(ConfigChange::default().apply(&usual).unwrap(), usual);
+        assert_eq!(ConfigChange::default().apply(&default).unwrap(), default);
     }
 }

@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn the_usual_lab_applies_what_deploy_has_to_the_byte() {
         let pools = ["10.244.0.0/16", "fd00:10:244::/112"];
-        let usual = cluster(Bgp::Mesh, Encap::None, Datastore::Kubernetes, &pools);
-        assert_eq!(configured(NODE.1, &usual).unwrap(), NODE.1);
+        let plain = cluster(Bgp::Mesh, Encap::None, Datastore::Kubernetes, &pools);
+        assert_eq!(configured(NODE.1, &plain).unwrap(), NODE.1);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub fn speaker(
 }
 
 fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
-    let usual = PeerConfig::new(session.peer, session.remote_as);
+    let default = PeerConfig::new(session.peer, session.remote_as);
     let internal = session.local_as.unwrap_or(bgp.as_number) == session.remote_as;
     let v4 = session.peer.is_ipv4();
     PeerConfig {
@@ -77,7 +77,7 @@ fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
         source: session.source,
         password,
         keepalive: session.keepalive,
-        restart_time: session.restart_time.map(|time| time.min(LONGEST_RESTART)).or(usual.restart_time),
+        restart_time: session.restart_time.map(|time| time.min(LONGEST_RESTART)).or(default.restart_time),
         ttl_security: session.ttl_security,
         next_hop: session.next_hop,
         reflect: session.reflect,
@@ -85,7 +85,7 @@ fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
         import: Arc::new(import(bgp, session, v4)),
         export: Arc::new(export(bgp, session, v4, internal)),
         add_path: true,
-        ..usual
+        ..default
     }
 }
 

@@ -102,14 +102,14 @@ impl Service {
             let _ = self.journal.remove(&record.id);
             return Err(error);
         }
-        let wiring = async {
+        let setup = async {
             match chained {
                 Some(chained) => self.adopt(request, &identity, &record, workload, chained).await,
                 None => self.wire(request, &identity, &record, workload).await,
             }
         };
-        let wired = tokio::time::timeout(super::service::DEADLINE, wiring).await;
-        let outcome = wired.unwrap_or_else(|_| {
+        let finished = tokio::time::timeout(super::service::DEADLINE, setup).await;
+        let outcome = finished.unwrap_or_else(|_| {
             Err(CniError::new(code::TRY_AGAIN, format!("not done within {:?}", super::service::DEADLINE)))
         });
         let result = outcome.and_then(|(result, workload)| {

@@ -255,10 +255,10 @@ impl Service {
     pub(super) fn pick_host_interface(&self, request: &Request, identity: &identity::Identity) -> String {
         let id = Service::record_id(request);
         let prefix = self.interface_prefix();
-        let usual = identity.host_interface(&prefix, &request.container_id);
-        let taken = |record: &Record| record.host_interface == usual && record.id != id;
+        let derived = identity.host_interface(&prefix, &request.container_id);
+        let taken = |record: &Record| record.host_interface == derived && record.id != id;
         if identity.orchestrator == "k8s" || self.journal.find(taken).is_none() {
-            return usual;
+            return derived;
         }
         identity.other_host_interface(&prefix, &request.container_id, &request.ifname)
     }

@@ -33,7 +33,7 @@ impl Service {
         }
         // Attached by somebody else, or long gone: everything that could be there is looked for.
         let identity = Identity::of(request);
-        let usual = self.pick_host_interface(request, &identity);
+        let derived = self.pick_host_interface(request, &identity);
         let own_ipam = request.config.ipam.kind == CALICO_IPAM;
         let delegated = !own_ipam && !request.config.ipam.kind.is_empty();
         let record = Record {
@@ -41,7 +41,7 @@ impl Service {
             phase: Phase::Removing,
             network: request.config.name.clone(),
             netns: request.netns.clone(),
-            host_interface: if self.is_in_use(&usual) { String::new() } else { usual },
+            host_interface: if self.is_in_use(&derived) { String::new() } else { derived },
             handle: own_ipam.then(|| identity::handle(&request.config.name, &request.container_id)),
             delegate: if delegated { Some(Delegate::of(request, &any_network())?) } else { None },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),

@@ -24,12 +24,12 @@ pub struct Credentials {
 
 impl Credentials {
     pub fn of(variables: &Variables) -> Result<Credentials, String> {
-        let or = |name: &str, usual: &str| match variables.get(name) {
-            "" => usual.to_owned(),
+        let or = |name: &str, default: &str| match variables.get(name) {
+            "" => default.to_owned(),
             given => given.to_owned(),
         };
         let own = std::fs::read_to_string(NAMESPACE_FILE).unwrap_or_default();
-        let usual = if own.trim().is_empty() { NAMESPACE } else { own.trim() };
+        let default = if own.trim().is_empty() { NAMESPACE } else { own.trim() };
         let interval = match variables.get("CNI_TOKEN_REFRESH_INTERVAL") {
             "" => None,
             text => {
@@ -39,7 +39,7 @@ impl Credentials {
             }
         };
         Ok(Credentials {
-            namespace: or("POD_NAMESPACE", usual),
+            namespace: or("POD_NAMESPACE", default),
             account: or("CALICO_CNI_SERVICE_ACCOUNT", ACCOUNT),
             interval,
             due: None,

@@ -57,8 +57,8 @@ impl Installer {
         kubernetes_datastore: bool,
         orchestrator: Option<KubernetesTarget>,
     ) -> Result<Installer, String> {
-        let or = |name: &str, usual: &str| match variables.get(name) {
-            "" => usual.to_owned(),
+        let or = |name: &str, default: &str| match variables.get(name) {
+            "" => default.to_owned(),
             given => given.to_owned(),
         };
         let shown_dir = PathBuf::from(or("CNI_NET_DIR", "/etc/cni/net.d"));

@@ -33,7 +33,7 @@ const PLAIN: [(&str, &str); 13] = [
 const TLS: [&str; 3] = ["ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "ETCD_KEY_FILE"];
 
 impl Network {
-    /// What CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG say, else the usual one; `kubernetes` says whether there is one
+    /// What CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG say, else the default one; `kubernetes` says whether there is one
     /// to ask about pods.
     pub fn read(variables: &Variables, kubernetes: bool) -> Result<Network, String> {
         let file = variables.get("CNI_NETWORK_CONFIG_FILE");
@@ -62,12 +62,12 @@ impl Network {
 
 impl Values {
     pub fn new(variables: &Variables, node: &str, kubernetes_datastore: bool, kubeconfig: &Path) -> Values {
-        let given = |name: &str, usual: &str| match variables.get(name) {
-            "" => usual.to_owned(),
+        let given = |name: &str, default: &str| match variables.get(name) {
+            "" => default.to_owned(),
             value => value.to_owned(),
         };
         let mut values: BTreeMap<&'static str, String> =
-            PLAIN.iter().map(|(name, usual)| (*name, given(name, usual))).collect();
+            PLAIN.iter().map(|(name, default)| (*name, given(name, default))).collect();
         values.extend(TLS.iter().map(|name| (*name, variables.get(name).to_owned())));
         let datastore = if kubernetes_datastore { "kubernetes" } else { "etcdv3" };
         values.insert("DATASTORE_TYPE", datastore.to_owned());

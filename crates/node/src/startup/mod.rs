@@ -30,9 +30,9 @@ impl Variables {
     }
 
     /// As the reference reads switches: anything that is not clearly no means yes.
-    pub fn flag(&self, name: &str, usual: bool) -> bool {
+    pub fn flag(&self, name: &str, default: bool) -> bool {
         match self.get(name).to_lowercase().as_str() {
-            "" => usual,
+            "" => default,
             "false" | "0" | "no" | "n" | "f" => false,
             _ => true,
         }

@@ -166,16 +166,17 @@ fn the_same_is_wrong(world: &World, kind: &str, spec: &Value, fields: &[&str]) {
 
 /// `... error with field Spec.CIDR = 'x' (invalid CIDR)`, or the same after a dash.
 fn of_calicoctl(line: &str) -> Option<Complaint> {
-    let told = line.split_once("error with field ").map_or(line.trim_start_matches("-  "), |(_, rest)| rest);
-    let (name, rest) = told.split_once(" = '")?;
+    let message =
+        line.split_once("error with field ").map_or(line.trim_start_matches("-  "), |(_, rest)| rest);
+    let (name, rest) = message.split_once(" = '")?;
     let (value, reason) = rest.split_once("' (")?;
     Some((name.to_owned(), value.to_owned(), reason.trim_end_matches(']').strip_suffix(')')?.to_owned()))
 }
 
 /// `The IPPool "wrong" is invalid: Spec.CIDR: Invalid value: "x": invalid CIDR`, or the same after an asterisk.
 fn of_kubectl(line: &str) -> Option<Complaint> {
-    let told = line.split_once(" is invalid: ").map_or(line, |(_, rest)| rest).trim_start_matches("* ");
-    let (name, rest) = told.split_once(": Invalid value: ")?;
+    let message = line.split_once(" is invalid: ").map_or(line, |(_, rest)| rest).trim_start_matches("* ");
+    let (name, rest) = message.split_once(": Invalid value: ")?;
     let mut parts = serde_json::Deserializer::from_str(rest).into_iter::<String>();
     let value = parts.next()?.ok()?;
     let reason = rest.get(parts.byte_offset()..)?.strip_prefix(": ")?;

@@ -30,7 +30,7 @@ pub enum Wrap {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct CapturedPacket {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub wrap: Wrap,
@@ -67,7 +67,7 @@ impl Capture {
     }
 
     /// The packets that were seen since the last time.
-    pub fn packets(&self) -> Vec<Seen> {
+    pub fn packets(&self) -> Vec<CapturedPacket> {
         let mut packets = Vec::new();
         let mut frame = vec![0; 65536];
         loop {
@@ -81,7 +81,7 @@ impl Capture {
 }
 
 /// The packet of a frame: the inner one if it can be read.
-fn read(frame: &[u8]) -> Option<Seen> {
+fn read(frame: &[u8]) -> Option<CapturedPacket> {
     let outer = Ip::read(frame.get(ETHERNET..)?)?;
     let port = outer.rest.get(2..4).map(|port| u16::from_be_bytes([port[0], port[1]]));
     let port = port.filter(|_| outer.protocol == UDP);
@@ -92,7 +92,7 @@ fn read(frame: &[u8]) -> Option<Seen> {
         _ => (outer, Wrap::None),
     };
     let is_fragment = outer.is_fragment || inner.is_fragment;
-    Some(Seen { source: inner.source, destination: inner.destination, wrap, is_fragment })
+    Some(CapturedPacket { source: inner.source, destination: inner.destination, wrap, is_fragment })
 }
 
 #[derive(Clone, Copy)]

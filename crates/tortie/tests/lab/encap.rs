@@ -1,6 +1,6 @@
 //! Pods whose packets travel inside others: in different subnets, with a router between that knows nothing of pods.
 
-use crate::capture::{Capture, Seen, Wrap};
+use crate::capture::{Capture, CapturedPacket, Wrap};
 use crate::pinger::Pinger;
 use crate::stream::{STREAM, stream};
 use crate::{Lab, family};
@@ -133,7 +133,7 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
         lab.ping("one", &address(1).to_string());
         lab.ping("one", &address(2).to_string());
         let seen = capture.packets();
-        let between = |other: IpAddr| -> Vec<Seen> {
+        let between = |other: IpAddr| -> Vec<CapturedPacket> {
             let ends = [address(0), other];
             seen.iter()
                 .filter(|p| ends.contains(&p.source) && ends.contains(&p.destination))
@@ -163,9 +163,9 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
             let namespace = |pod: &str| format!("tortie-{}-pod-{pod}", lab.name);
             assert_eq!(stream(&namespace("one"), &namespace(name), address), STREAM);
             let ends = [address, family(&pods[0].1, v6).parse().unwrap()];
-            let of_both = |p: &Seen| ends.contains(&p.source) && ends.contains(&p.destination);
-            let packets: Vec<Seen> = capture.packets().into_iter().filter(of_both).collect();
-            let right = |packet: &Seen| packet.wrap == wrap && !packet.is_fragment;
+            let of_both = |p: &CapturedPacket| ends.contains(&p.source) && ends.contains(&p.destination);
+            let packets: Vec<CapturedPacket> = capture.packets().into_iter().filter(of_both).collect();
+            let right = |packet: &CapturedPacket| packet.wrap == wrap && !packet.is_fragment;
             assert!(packets.len() > 10 && packets.iter().all(right), "{name}: {packets:?}");
         }
     }

@@ -229,9 +229,9 @@ fn what_happens_is_reported() {
 /// The process stays what it was for whoever started it; only its heaps are fewer.
 #[test]
 fn a_node_has_few_heaps_unless_it_is_told_otherwise() {
-    for (told, has) in [(None, "3"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
+    for (set, has) in [(None, "3"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
         let mut world = World::without_node("10.77.0.0/24");
-        world.start(told.as_slice());
+        world.start(set.as_slice());
         let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", world.pid())).unwrap();
         let environment = of("environ");
         let set: Vec<&str> =

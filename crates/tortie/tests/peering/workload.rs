@@ -88,8 +88,12 @@ fn a_workload_that_is_selected_peers_with_its_node() {
     eventually_showing("nothing is left of it", gone, picture);
     // Both were told, over the addresses that have gone meanwhile.
     for channel in ["ipv4", "ipv6"] {
-        let told = || logged().contains(&format!("node_{channel}: Received: Peer de-configured"));
-        eventually_showing(&format!("the {channel} session was ended with a NOTIFICATION"), told, picture);
+        let notified = || logged().contains(&format!("node_{channel}: Received: Peer de-configured"));
+        eventually_showing(
+            &format!("the {channel} session was ended with a NOTIFICATION"),
+            notified,
+            picture,
+        );
     }
     assert!(!world.session(&addresses[0])["name"].is_string(), "{}", picture());
 }

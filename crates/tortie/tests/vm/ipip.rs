@@ -1,6 +1,6 @@
 //! IPIP between nodes, and with a tunnel that a person made by hand.
 
-use crate::capture::{Capture, Seen, Wrap};
+use crate::capture::{Capture, CapturedPacket, Wrap};
 use crate::cluster::{Cluster, POOLS, Phases, cluster};
 use std::fs::File;
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ impl Cluster {
 }
 
 /// Those of the packets that were between these two.
-fn between(seen: &[Seen], one: &str, other: &str) -> Vec<Seen> {
+fn between(seen: &[CapturedPacket], one: &str, other: &str) -> Vec<CapturedPacket> {
     let ends: [IpAddr; 2] = [one.parse().unwrap(), other.parse().unwrap()];
     seen.iter().filter(|p| ends.contains(&p.source) && ends.contains(&p.destination)).copied().collect()
 }
@@ -90,7 +90,7 @@ guest_test!(
         for (pod, mtu, wrap) in [("two", 1500, Wrap::None), ("three", 1480, Wrap::Ipip)] {
             cluster.full_size("one", pod, false, mtu);
             let packets = between(&capture.packets(), one, cluster.address(pod, false));
-            let right = |packet: &Seen| packet.wrap == wrap && !packet.is_fragment;
+            let right = |packet: &CapturedPacket| packet.wrap == wrap && !packet.is_fragment;
             assert!(packets.len() > 2 && packets.iter().all(right), "{pod}: {packets:?}");
         }
         phases.done("full-size packets");

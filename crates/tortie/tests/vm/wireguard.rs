@@ -1,6 +1,6 @@
 //! WireGuard between nodes: on and off, other keys, nodes without one, and what nodes send each other.
 
-use crate::capture::{Capture, Seen, Wrap};
+use crate::capture::{Capture, CapturedPacket, Wrap};
 use crate::cluster::{Cluster, Phases, cluster};
 use crate::pinger::Pinger;
 use std::net::IpAddr;
@@ -44,15 +44,16 @@ impl Cluster {
     }
 
     /// What a wire carries of the packets of pods, and how much is encrypted.
-    fn seen(&self, capture: &Capture) -> (Vec<Seen>, usize) {
-        let (sealed, open): (Vec<Seen>, Vec<Seen>) =
+    fn seen(&self, capture: &Capture) -> (Vec<CapturedPacket>, usize) {
+        let (sealed, open): (Vec<CapturedPacket>, Vec<CapturedPacket>) =
             capture.packets().into_iter().partition(|packet| packet.wrap == Wrap::Wireguard);
         assert!(!sealed.iter().any(|packet| packet.is_fragment), "{sealed:?}");
         let pods: Vec<IpAddr> = ["one", "two", "three"]
             .iter()
             .flat_map(|pod| [false, true].map(|v6| self.address(pod, v6).parse().unwrap()))
             .collect();
-        let of_pods = |packet: &Seen| pods.contains(&packet.source) || pods.contains(&packet.destination);
+        let of_pods =
+            |packet: &CapturedPacket| pods.contains(&packet.source) || pods.contains(&packet.destination);
         (open.into_iter().filter(of_pods).collect(), sealed.len())
     }
 }
@@ -155,7 +156,7 @@ guest_test!(
         let (open, _) = cluster.seen(&capture);
         let two: IpAddr = cluster.address("two", false).parse().unwrap();
         assert!(open.iter().any(|packet| packet.destination == two), "{open:?}");
-        let others = |packet: &Seen| packet.source != two && packet.destination != two;
+        let others = |packet: &CapturedPacket| packet.source != two && packet.destination != two;
         assert!(!open.iter().any(others), "{open:?}");
         cluster.lab.run(&["ctl", "delete", "felixconfiguration", "node.node2"]);
         phases.done("a node without it");
@@ -174,7 +175,7 @@ guest_test!(
         let nodes: [IpAddr; 2] = ["10.10.1.1".parse().unwrap(), cluster.node3.parse().unwrap()];
         let open = capture.packets();
         let open = open.iter().filter(|packet| packet.wrap != Wrap::Wireguard);
-        let open: Vec<&Seen> = open
+        let open: Vec<&CapturedPacket> = open
             .filter(|packet| nodes.contains(&packet.source) && nodes.contains(&packet.destination))
             .collect();
         assert!(open.is_empty(), "{open:?}");

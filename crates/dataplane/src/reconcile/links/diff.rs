@@ -144,8 +144,8 @@ impl Core {
         let former =
             self.former_names.iter().filter(|(other, _)| *other == kind).map(|(_, name)| name.as_str());
         let mut names = former.chain([kind.device()]).filter(|name| Some(*name) != wanted);
-        let usual = called(kind.device()).filter(|_| wanted.is_none());
-        let Some(link) = (if kind.is_wireguard() { names.find_map(called) } else { usual }) else {
+        let by_default_name = called(kind.device()).filter(|_| wanted.is_none());
+        let Some(link) = (if kind.is_wireguard() { names.find_map(called) } else { by_default_name }) else {
             return Vec::new();
         };
         let index = link.index;

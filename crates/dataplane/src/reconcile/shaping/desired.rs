@@ -66,10 +66,10 @@ mod tests {
         let slow = Bandwidth { bits_per_second: 1000, burst_bits: 1000, peak: None };
         assert_eq!(bucket(&slow, 1500), TokenBucket { rate: 125, burst: 1518, limit: 1521, peak: None });
         let peak = Some(PeakRate { bits_per_second: 16_000_000, burst_bytes: Some(3000) });
-        let usual = Bandwidth { bits_per_second: 8_000_000, burst_bits: 800_000, peak };
+        let plain = Bandwidth { bits_per_second: 8_000_000, burst_bits: 800_000, peak };
         let expected =
             TokenBucket { rate: 1_000_000, burst: 100_000, limit: 125_000, peak: Some((2_000_000, 3000)) };
-        assert_eq!(bucket(&usual, 1500), expected);
+        assert_eq!(bucket(&plain, 1500), expected);
         let endless = Bandwidth { bits_per_second: 1 << 50, burst_bits: 1 << 50, peak: None };
         assert_eq!((bucket(&endless, 1500).burst, bucket(&endless, 1500).limit), (u32::MAX, u32::MAX));
     }

@@ -15,7 +15,7 @@ pub enum Accepts {
     /// Whatever its type can hold.
     Any,
     /// One of these, in any case.
-    Words(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
     /// One of these, as it stands.
     Exactly(&'static [&'static str]),
     /// A number, both bounds included.
@@ -58,7 +58,7 @@ impl Accepts {
     /// Puts into a field's schema what a schema can say.
     pub(super) fn describe(&self, schema: &mut Map<String, Value>) {
         match self {
-            Accepts::Words(words) => {
+            Accepts::OneOf(words) => {
                 schema.insert("pattern".to_owned(), json!(format!("^(?i)({})?$", words.join("|"))));
             }
             Accepts::Exactly(words) => {
@@ -89,7 +89,7 @@ impl Accepts {
 
     fn check_text(&self, text: &str, at: &Checker<'_>) {
         match self {
-            Accepts::Words(words) => check_word(at, text, words),
+            Accepts::OneOf(words) => check_word(at, text, words),
             Accepts::Exactly(words) => {
                 at.ensure(words.contains(&text), text, format!("must be one of {}", words.join(", ")));
             }

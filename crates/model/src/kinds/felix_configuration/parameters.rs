@@ -30,7 +30,7 @@ type Flag = Option<bool>;
 type Number = Option<i64>;
 type Span = Option<Duration>;
 type Text = String;
-type Texts = Option<Vec<String>>;
+type StringList = Option<Vec<String>>;
 type Ports = Option<Vec<Port>>;
 type Choice = Option<String>;
 
@@ -89,9 +89,9 @@ impl FelixParameter {
 }
 
 const SWITCH: Accepts = Exactly(&["Enabled", "Disabled"]);
-const LOG_LEVEL: Accepts = Words(&["Trace", "Debug", "Info", "Warning", "Error", "Fatal"]);
-const ALLOW_ACTION: Accepts = Words(&["Accept", "Return"]);
-const DENY_ACTION: Accepts = Words(&["Drop", "Reject"]);
+const LOG_LEVEL: Accepts = OneOf(&["Trace", "Debug", "Info", "Warning", "Error", "Fatal"]);
+const ALLOW_ACTION: Accepts = OneOf(&["Accept", "Return"]);
+const DENY_ACTION: Accepts = OneOf(&["Drop", "Reject"]);
 const PORT: Accepts = Within(0, 65535);
 const SIZE: Accepts = Within(0, u32::MAX as i64);
 const PRIORITY: Accepts = Within(1, MAX_ROUTE_PRIORITY);
@@ -114,7 +114,7 @@ parameters! {
     feature_gates "featureGates" Text, Form("^([a-zA-Z0-9-_]+=([^=]+),)*([a-zA-Z0-9-_]+=([^=]+))?$"), "";
     ipsets_refresh_interval "ipsetsRefreshInterval" Span, Any, "90s";
     max_ipset_size "maxIpsetSize" Number, SIZE, "1048576";
-    iptables_backend "iptablesBackend" Choice, Words(&["Legacy", "NFT", "Auto"]), "Auto";
+    iptables_backend "iptablesBackend" Choice, OneOf(&["Legacy", "NFT", "Auto"]), "Auto";
     xdp_refresh_interval "xdpRefreshInterval" Span, Any, "90s";
     netlink_timeout "netlinkTimeout" = "NetlinkTimeoutSecs" Span, Any, "10s";
     metadata_addr "metadataAddr" Text, Any, "127.0.0.1";
@@ -122,8 +122,8 @@ parameters! {
     openstack_region "openstackRegion" Text, Region, "";
     interface_prefix "interfacePrefix" Text, Any, "cali";
     interface_exclude "interfaceExclude" Text, Any, "kube-ipvs0";
-    chain_insert_mode "chainInsertMode" Text, Words(&["Insert", "Append"]), "Insert";
-    default_endpoint_to_host_action "defaultEndpointToHostAction" Text, Words(&["Drop", "Return", "Accept"]), "Drop";
+    chain_insert_mode "chainInsertMode" Text, OneOf(&["Insert", "Append"]), "Insert";
+    default_endpoint_to_host_action "defaultEndpointToHostAction" Text, OneOf(&["Drop", "Return", "Accept"]), "Drop";
     iptables_filter_allow_action "iptablesFilterAllowAction" Text, ALLOW_ACTION, "Accept";
     iptables_mangle_allow_action "iptablesMangleAllowAction" Text, ALLOW_ACTION, "Accept";
     iptables_filter_deny_action "iptablesFilterDenyAction" Text, DENY_ACTION, "Drop";
@@ -188,7 +188,7 @@ parameters! {
     ipv6_elevated_route_priority "ipv6ElevatedRoutePriority" Number, PRIORITY, "512";
     live_migration_route_convergence_time "liveMigrationRouteConvergenceTime" Span, Any, "30s";
     ip_forwarding "ipForwarding" Text, SWITCH, "Enabled";
-    external_nodes_list "externalNodesList" = "ExternalNodesCIDRList" Texts, Networks(Some(V4)), "";
+    external_nodes_list "externalNodesList" = "ExternalNodesCIDRList" StringList, Networks(Some(V4)), "";
     debug_memory_profile_path "debugMemoryProfilePath" Text, Any, "";
     debug_disable_log_dropping "debugDisableLogDropping" Flag, Any, "false";
     debug_simulate_calc_graph_hang_after "debugSimulateCalcGraphHangAfter" Span, Any, "";
@@ -210,7 +210,7 @@ parameters! {
     bpf_enabled "bpfEnabled" Flag, Any, "false";
     bpf_disable_unprivileged "bpfDisableUnprivileged" Flag, Any, "true";
     bpf_jit_hardening "bpfJITHardening" Choice, Exactly(&["Auto", "Strict"]), "Auto";
-    bpf_log_level "bpfLogLevel" WrittenText, Words(&["Off", "Info", "Debug"]), "Off";
+    bpf_log_level "bpfLogLevel" WrittenText, OneOf(&["Off", "Info", "Debug"]), "Off";
     bpf_conntrack_log_level "bpfConntrackLogLevel" Text, Exactly(&["Off", "Debug"]), "Off";
     bpf_conntrack_mode "bpfConntrackMode" = "BPFConntrackCleanupMode" Choice, Exactly(&["Auto", "Userspace", "BPFProgram"]), "Userspace";
     bpf_log_filters "bpfLogFilters" Option<BTreeMap<String, String>>, Any, "";
@@ -220,8 +220,8 @@ parameters! {
     bpf_connect_time_load_balancing_enabled "bpfConnectTimeLoadBalancingEnabled" Flag, Any, "";
     bpf_connect_time_load_balancing "bpfConnectTimeLoadBalancing" Choice, Exactly(&["TCP", "Enabled", "Disabled"]), "TCP";
     bpf_host_networked_nat_without_ctlb "bpfHostNetworkedNATWithoutCTLB" Choice, SWITCH, "Enabled";
-    bpf_external_service_mode "bpfExternalServiceMode" Text, Words(&["Tunnel", "DSR"]), "Tunnel";
-    bpf_dsr_optout_cidrs "bpfDSROptoutCIDRs" Texts, Networks(None), "";
+    bpf_external_service_mode "bpfExternalServiceMode" Text, OneOf(&["Tunnel", "DSR"]), "Tunnel";
+    bpf_dsr_optout_cidrs "bpfDSROptoutCIDRs" StringList, Networks(None), "";
     bpf_ext_to_service_connmark "bpfExtToServiceConnmark" Number, SIZE, "0";
     bpf_kube_proxy_iptables_cleanup_enabled "bpfKubeProxyIptablesCleanupEnabled" Flag, Any, "true";
     bpf_kube_proxy_min_sync_period "bpfKubeProxyMinSyncPeriod" Span, Any, "1s";
@@ -233,16 +233,16 @@ parameters! {
     bpf_map_size_route "bpfMapSizeRoute" Number, SIZE, "262144";
     bpf_map_size_conntrack "bpfMapSizeConntrack" Number, SIZE, "512000";
     bpf_map_size_per_cpu_conntrack "bpfMapSizePerCpuConntrack" Number, SIZE, "0";
-    bpf_map_size_conntrack_scaling "bpfMapSizeConntrackScaling" Text, Words(&["Disabled", "DoubleIfFull"]), "DoubleIfFull";
+    bpf_map_size_conntrack_scaling "bpfMapSizeConntrackScaling" Text, OneOf(&["Disabled", "DoubleIfFull"]), "DoubleIfFull";
     bpf_map_size_conntrack_cleanup_queue "bpfMapSizeConntrackCleanupQueue" Number, Within(1, u32::MAX as i64), "";
     bpf_map_size_ip_sets "bpfMapSizeIPSets" Number, SIZE, "1048576";
     bpf_map_size_if_state "bpfMapSizeIfState" Number, SIZE, "1000";
     bpf_host_conntrack_bypass "bpfHostConntrackBypass" Flag, Any, "false";
-    bpf_enforce_rpf "bpfEnforceRPF" Text, Words(&["Disabled", "Strict", "Loose"]), "Loose";
+    bpf_enforce_rpf "bpfEnforceRPF" Text, OneOf(&["Disabled", "Strict", "Loose"]), "Loose";
     bpf_policy_debug_enabled "bpfPolicyDebugEnabled" Flag, Any, "true";
-    bpf_force_track_packets_from_ifaces "bpfForceTrackPacketsFromIfaces" Texts, INTERFACES, "docker+";
+    bpf_force_track_packets_from_ifaces "bpfForceTrackPacketsFromIfaces" StringList, INTERFACES, "docker+";
     bpf_disable_gro_for_ifaces "bpfDisableGROForIfaces" Text, Regex, "";
-    bpf_exclude_cidrs_from_nat "bpfExcludeCIDRsFromNAT" Texts, Networks(None), "";
+    bpf_exclude_cidrs_from_nat "bpfExcludeCIDRsFromNAT" StringList, Networks(None), "";
     bpf_redirect_to_peer "bpfRedirectToPeer" Text, Exactly(&["Enabled", "Disabled", "L2Only"]), "Enabled";
     bpf_attach_type "bpfAttachType" Choice, Exactly(&["Netkit", "TCX", "TC"]), "Netkit";
     bpf_export_buffer_size_mb "bpfExportBufferSizeMB" Number, SIZE, "1";
@@ -255,7 +255,7 @@ parameters! {
     bpf_maglev_max_services "bpfMaglevMaxServices" Number, SIZE, "100";
     bpf_overlay_host_source_ip "bpfOverlayHostSourceIP" Choice, Exactly(&["TunnelAddress", "HostAddress"]), "TunnelAddress";
     cgroup_v2_path "cgroupV2Path" Text, Any, "";
-    route_source "routeSource" Text, Words(&["WorkloadIPs", "CalicoIPAM"]), "CalicoIPAM";
+    route_source "routeSource" Text, OneOf(&["WorkloadIPs", "CalicoIPAM"]), "CalicoIPAM";
     route_table_ranges "routeTableRanges" Option<Vec<RouteTableRange>>, Any, "1-250";
     route_table_range "routeTableRange" Option<RouteTableRange>, Any, "";
     route_sync_disabled "routeSyncDisabled" Flag, Any, "false";
@@ -272,8 +272,8 @@ parameters! {
     wireguard_host_encryption_enabled "wireguardHostEncryptionEnabled" Flag, Any, "false";
     wireguard_keep_alive "wireguardKeepAlive" = "WireguardPersistentKeepAlive" Span, Any, "0s";
     aws_src_dst_check "awsSrcDstCheck" Choice, Exactly(&["DoNothing", "Enable", "Disable"]), "DoNothing";
-    service_loop_prevention "serviceLoopPrevention" Text, Words(&["Drop", "Reject", "Disabled"]), "Drop";
-    workload_source_spoofing "workloadSourceSpoofing" Text, Words(&["Disabled", "Any"]), "Disabled";
+    service_loop_prevention "serviceLoopPrevention" Text, OneOf(&["Drop", "Reject", "Disabled"]), "Drop";
+    workload_source_spoofing "workloadSourceSpoofing" Text, OneOf(&["Disabled", "Any"]), "Disabled";
     mtu_iface_pattern "mtuIfacePattern" Text, Regex, "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)";
     require_mtu_file "requireMTUFile" Flag, Any, "false";
     floating_ips "floatingIPs" Choice, SWITCH, "Disabled";

@@ -16,7 +16,7 @@ const PREFIX: &str = "projectcalico.org/";
 /// Never stored: says which labels came from Kubernetes.
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 
-type Texts = BTreeMap<String, String>;
+type StringMap = BTreeMap<String, String>;
 
 /// With `use_pod_cidr`, tunnels have an address of the node's own pod range.
 pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (Key, Node) {
@@ -59,9 +59,9 @@ pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (Key, Node) {
         }
     }
     let mut metadata = meta.derived(meta.name.clone(), "", meta.uid.clone());
-    metadata.labels = json_annotation::<Texts>(meta, "labels");
+    metadata.labels = json_annotation::<StringMap>(meta, "labels");
     metadata.labels.extend(meta.labels.clone());
-    metadata.annotations = json_annotation::<Texts>(meta, "annotations");
+    metadata.annotations = json_annotation::<StringMap>(meta, "annotations");
     metadata.annotations.insert(KUBE_LABELS.into(), json!(meta.labels).to_string());
     let mut node = Node::new(metadata, spec);
     node.status = status;
@@ -114,7 +114,7 @@ pub fn patch(node: &Node) -> Json {
     let (meta, spec, status) = (&node.metadata, &node.spec, &node.status);
     let bgp = spec.bgp.clone().unwrap_or_default();
     let wireguard = spec.wireguard.clone().unwrap_or_default();
-    let kube_labels: Texts = meta
+    let kube_labels: StringMap = meta
         .annotations
         .get(KUBE_LABELS)
         .and_then(|text| serde_json::from_str(text).ok())

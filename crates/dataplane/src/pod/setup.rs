@@ -18,7 +18,7 @@ use std::time::Duration;
 const GATEWAY_ATTEMPTS: usize = 10;
 const GATEWAY_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) async fn wire(
+pub(super) async fn set_up(
     host: &Netns,
     container: &Netns,
     outside: &Connection<Route>,
