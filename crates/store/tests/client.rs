@@ -101,7 +101,7 @@ async fn leases_run_out(store: Store) {
     let client = store.client().await;
     let key = Key::FelixStatus { region: String::new(), host: "n1".into() };
     let beat = Heartbeat { time: "2026-03-01T10:20:30Z".into(), uptime: 1.0, first_update: true };
-    client.apply(&key, &Value::Heartbeat(beat), Some(Duration::from_secs(1))).await.unwrap();
+    client.apply(&key, &Value::Heartbeat(beat), Some(Duration::from_secs(5))).await.unwrap();
     client.get(&key).await.unwrap();
     common::within("the lease", async {
         while client.get(&key).await.is_ok() {

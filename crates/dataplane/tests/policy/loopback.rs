@@ -1,6 +1,6 @@
 //! A workload does not reach the loopback of its host, whatever is set and rewritten there.
 
-use crate::namespace::{Namespace, Open, plan, pod, start, workload};
+use crate::namespace::{Namespace, Open, eventually, plan, pod, start, workload};
 use crate::plans::ONE;
 use crate::raw::{Link, udp_v4, udp_v6};
 use std::net::{Ipv6Addr, UdpSocket};
@@ -29,10 +29,9 @@ async fn a_workload_reaches_no_loopback_of_its_host() {
     let own = "10.65.0.2".parse().unwrap();
     let link = Link::open(&pod, "eth0");
     let to = |destination: &str| udp_v4(own, destination.parse().unwrap(), 5000);
-    assert!(
-        arrives(&node, "0.0.0.0:5000", || link.send_ip(&to("192.0.2.1"))),
-        "the host itself can be reached, so that the rest shows something"
-    );
+    // So that the rest shows something.
+    let host = || arrives(&node, "0.0.0.0:5000", || link.send_ip(&to("192.0.2.1")));
+    eventually("the host itself is reached", host).await;
     for bind in ["127.0.0.1:5000", "0.0.0.0:5000"] {
         for destination in ["127.0.0.1", "127.1.2.3"] {
             let sent = || link.send_ip(&to(destination));
@@ -49,11 +48,9 @@ async fn a_workload_reaches_no_loopback_of_its_host() {
     node.nft(
         "table ip rewrite { chain pre { type nat hook prerouting priority -100; udp dport 6000 dnat to 127.0.0.1:5000; }; }",
     );
-    assert!(arrives(&node, "127.0.0.1:5000", || link.send_ip(&udp_v4(
-        own,
-        "192.0.2.1".parse().unwrap(),
-        6000
-    ))));
+    let rewritten = udp_v4(own, "192.0.2.1".parse().unwrap(), 6000);
+    let service = || arrives(&node, "127.0.0.1:5000", || link.send_ip(&rewritten));
+    eventually("the service is reached", service).await;
     let from_loopback = udp_v4("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap(), 5000);
     assert!(!arrives(&node, "0.0.0.0:5000", || link.send_ip(&from_loopback)), "from such an address");
 }

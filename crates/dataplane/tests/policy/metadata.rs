@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tortie_plan::{Action, Metadata, Plan, Policy, PolicySettings, Rule, Settings, TierEnd};
 
-const PATIENCE: Duration = Duration::from_millis(700);
+/// Longer than TCP waits before it asks again.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who answers on an address of the node says his name.
 fn serve(node: &Namespace, address: &str, name: &'static str) {

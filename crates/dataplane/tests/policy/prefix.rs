@@ -1,6 +1,6 @@
 //! A workload is known by its endpoint, not by how its interface is called.
 
-use crate::namespace::{Namespace, Open, plan, pod, workload};
+use crate::namespace::{Namespace, Open, eventually, plan, pod, workload};
 use crate::plans::{ONE, TWO, guarded, ingress, reaches};
 use crate::raw::{Link, udp_v4};
 use std::net::UdpSocket;
@@ -32,7 +32,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
         link.send_ip(&udp_v4(source.parse().unwrap(), "192.0.2.1".parse().unwrap(), 5000));
         socket.recv(&mut [0; 64]).is_ok()
     };
-    assert!(arrives("10.65.0.2"));
+    eventually("its own source arrives", || arrives("10.65.0.2")).await;
     assert!(!arrives("10.65.0.77"), "a source of nobody");
 
     let closed = guarded(open, &[("closed", ingress(vec![Rule::new(Action::Deny)]))]);

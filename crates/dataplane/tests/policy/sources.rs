@@ -6,7 +6,7 @@ use tortie_dataplane::Dataplane;
 use tortie_plan::Settings;
 
 fn reaches_as(from: &Namespace, source: &str, address: &str) -> bool {
-    from.try_exec(&["ping", "-c", "1", "-W", "1", "-I", source, address]).status.success()
+    from.try_exec(&["ping", "-c", "1", "-w", "2", "-I", source, address]).status.success()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,7 +34,7 @@ fn active(hub: &Running) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_protocols_and_half_handshakes_are_closed() {
     let store = Store::embedded().await;
-    let options = Options { handshake: Duration::from_secs(1), ..Options::default() };
+    let options = Options { handshake: Duration::from_secs(3), ..Options::default() };
     let hub = Running::at(&store, "127.0.0.1:0", options).await;
     let typha = typha_hello();
     assert!(typha.windows(14).any(|name| name == b"MsgClientHello"), "it is what it says");

@@ -25,7 +25,7 @@ impl Lab {
     }
 
     fn reaches(&self, from: &str, to: &str) -> bool {
-        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "1", to]).status.success()
+        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-w", "2", to]).status.success()
     }
 }
 

@@ -123,7 +123,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     assert!(a.interface.starts_with("veth") && c.interface == "cbr3", "{} {}", a.interface, c.interface);
     let reaches = |from: &Wired, to: &Wired| -> Vec<bool> {
         let pings = |address: &String| {
-            from.namespace.try_exec(&["ping", "-n", "-c", "1", "-W", "1", address]).status.success()
+            from.namespace.try_exec(&["ping", "-n", "-c", "1", "-w", "2", address]).status.success()
         };
         to.addresses.iter().map(pings).collect()
     };
@@ -158,7 +158,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     // Only its own addresses get out of a container.
     a.namespace.ip("addr add 10.55.1.99/32 dev eth0");
     let ping = |source: &str| {
-        let words = ["ping", "-n", "-c", "1", "-W", "1", "-I", source, &c.addresses[0]];
+        let words = ["ping", "-n", "-c", "1", "-w", "2", "-I", source, &c.addresses[0]];
         a.namespace.try_exec(&words).status.success()
     };
     eventually("its own source is good", || ping(&a.addresses[0]));
@@ -200,7 +200,7 @@ fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
     };
     let reaches = |expected: bool, why: &str| {
         let pings = |address: &String| {
-            a.namespace.try_exec(&["ping", "-n", "-c", "1", "-W", "1", address]).status.success()
+            a.namespace.try_exec(&["ping", "-n", "-c", "1", "-w", "2", address]).status.success()
         };
         eventually(why, || b.addresses.iter().all(|address| pings(address) == expected));
     };
