@@ -49,7 +49,8 @@ async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
     dataplane.replace(plan).await.unwrap();
     assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3") && reaches(&two, "10.65.0.2"));
     let counters = counters(&node.open()).await.unwrap();
-    assert_eq!(counter(&counters, "tier/default ingress end").packets, 2);
+    // At least one of each family: whoever is not answered asks again.
+    assert!(counter(&counters, "tier/default ingress end").packets >= 2, "{counters:?}");
     assert_eq!(counter(&counters, "gnp/web ingress rule 1").packets, 0);
 }
 

@@ -4,7 +4,7 @@ use crate::lab::Lab;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
-use tortie_testkit::{Process, eventually};
+use tortie_testkit::{Process, eventually_showing};
 
 /// Sends a packet every few milliseconds until it is dropped, and writes down every answer.
 pub struct Pinger {
@@ -22,7 +22,8 @@ impl Pinger {
         let log = lab.dir().join(format!("ping-{from}-{to}"));
         let ping = ["ping", "-n", "-i", interval, to];
         let mut command = lab.command(&[&["exec", from, "--"], &ping[..]].concat());
-        let process = Process::start(command.stdout(File::create(&log).unwrap()));
+        let file = File::create(&log).unwrap();
+        let process = Process::start(command.stdout(file.try_clone().unwrap()).stderr(file));
         Pinger { _process: process, log }
     }
 
@@ -43,7 +44,13 @@ impl Pinger {
     pub fn wait_for_more(&self, more: usize) {
         let wanted = self.answered().len() + more;
         let what = format!("{more} more answers in {}", self.log.display());
-        eventually(&what, || self.answered().len() >= wanted);
+        eventually_showing(&what, || self.answered().len() >= wanted, || self.last_lines());
+    }
+
+    fn last_lines(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
     }
 
     /// How many packets were not answered although a later one was.
