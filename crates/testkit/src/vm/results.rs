@@ -26,7 +26,7 @@ impl Results {
                 let times = self.text.lines().filter(|line| line.starts_with("guest: "));
                 times.for_each(|line| println!("{line}"));
             }
-            Some(false) => panic!("{test} failed in the guest:\n{}", self.of(test)),
+            Some(false) => panic!("{test} failed in the guest:\n{}\n{}", self.of(test), self.end()),
             None => panic!("the guest says nothing of {test}:\n{}", self.text),
         }
     }
@@ -39,6 +39,11 @@ impl Results {
         let end = rest.get(1..).and_then(|rest| rest.find("\n---- ").or_else(|| rest.find("\nfailures:")));
         end.and_then(|end| rest.get(..=end)).unwrap_or(rest)
     }
+
+    /// What the programs and the kernel had to complain of, which comes after the tests.
+    fn end(&self) -> &str {
+        self.text.rfind("\ntest result: ").and_then(|from| self.text.get(from..)).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -46,7 +51,7 @@ mod tests {
     use super::*;
 
     const SERIAL: &str = "guest: up after 3 s\n\nrunning 3 tests\ntest a::one ... ok\ntest a::two ... FAILED\n\
-        failures:\n\n---- a::two stdout ----\nleft: 1\n\nfailures:\n    a::two\n\ntest result: FAILED. 1 passed\n";
+        failures:\n\n---- a::two stdout ----\nleft: 1\n\nfailures:\n    a::two\n\ntest result: FAILED. 1 passed\nno memory left\n";
 
     #[test]
     fn a_test_is_told_from_the_others() {
@@ -54,6 +59,7 @@ mod tests {
         results.expect_success("a::one");
         assert_eq!(results.outcomes, BTreeMap::from([("a::one".into(), true), ("a::two".into(), false)]));
         assert_eq!(results.of("a::two"), "---- a::two stdout ----\nleft: 1\n");
+        assert_eq!(results.end(), "\ntest result: FAILED. 1 passed\nno memory left\n");
     }
 
     #[test]
