@@ -1,7 +1,7 @@
 //! Pods whose packets travel inside others: in different subnets, with a router between that knows nothing of pods.
 
 use crate::capture::{Capture, CapturedPacket, Wrap};
-use crate::pinger::Pinger;
+use crate::pinger::{Pinger, restart_under};
 use crate::stream::{STREAM, stream};
 use crate::{Lab, family};
 use serde_json::Value;
@@ -83,12 +83,7 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
         talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[*to].1, *v6))).collect();
     pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
     for node in ["node1", "node3"] {
-        for how in [&["--kill"][..], &[]] {
-            lab.run(&[&["node", "stop", node], how].concat());
-            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
-            lab.run(&["node", "start", node]);
-            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
-        }
+        restart_under(&lab, &pingers, node, 20);
     }
     pingers.iter().for_each(Pinger::none_lost);
     drop(pingers);

@@ -62,6 +62,15 @@ impl Lab {
         serde_json::from_str(&self.run(&["status", "-o", "json"])).unwrap()
     }
 
+    /// The BGP sessions of a node over which it has advertised something.
+    pub fn sessions_in_use(&self, node: &str) -> usize {
+        let status = self.status();
+        let own = status["nodes"].as_array().unwrap().iter().find(|other| other["name"] == node).unwrap();
+        let in_use =
+            |session: &&Value| session["state"] == "Established" && session["sent"].as_u64() > Some(0);
+        own["sessions"].as_array().unwrap().iter().filter(in_use).count()
+    }
+
     pub fn pings(&self, from: &str, to: &str) -> bool {
         self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "2", to]).status.success()
     }

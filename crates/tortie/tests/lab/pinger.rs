@@ -66,3 +66,17 @@ impl Pinger {
         assert!(lost.is_empty(), "{}: lost {lost:?} of {}", self.log.display(), sent.len());
     }
 }
+
+/// The daemon of a node is killed, then stopped, and starts again each time, with so many answers in between.
+pub fn restart_under(lab: &Lab, pingers: &[Pinger], node: &str, answers: usize) {
+    let sessions = lab.sessions_in_use(node);
+    for how in [&["--kill"][..], &[]] {
+        lab.run(&[&["node", "stop", node], how].concat());
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
+        lab.run(&["node", "start", node]);
+        pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
+        // Routes that are not repeated before a node goes away again are withdrawn (RFC 4724, section 4.2).
+        let advertised = || lab.sessions_in_use(node) >= sessions;
+        eventually_showing(&format!("{node} advertises its routes again"), advertised, || lab.picture());
+    }
+}

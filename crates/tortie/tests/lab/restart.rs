@@ -1,6 +1,6 @@
 //! A node's daemon ends and starts again while its pods talk.
 
-use crate::pinger::Pinger;
+use crate::pinger::{Pinger, restart_under};
 use crate::{Lab, family};
 
 #[test]
@@ -13,12 +13,7 @@ fn a_restart_of_the_daemon_loses_no_packet() {
         talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(to, *v6))).collect();
     pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
     for node in ["node1", "node2"] {
-        for how in [&["--kill"][..], &[]] {
-            lab.run(&[&["node", "stop", node], how].concat());
-            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
-            lab.run(&["node", "start", node]);
-            pingers.iter().for_each(|pinger| pinger.wait_for_more(20));
-        }
+        restart_under(&lab, &pingers, node, 20);
     }
     pingers.iter().for_each(Pinger::none_lost);
 }

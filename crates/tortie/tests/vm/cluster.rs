@@ -2,7 +2,7 @@
 //! each node. To start it takes most of the time of a test, so the tests take turns with it.
 
 use crate::lab::{Lab, family};
-use crate::pinger::Pinger;
+use crate::pinger::{Pinger, restart_under};
 use crate::stream::{STREAM, stream};
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -134,12 +134,7 @@ impl Cluster {
     pub fn restart_under(&self, pingers: &[Pinger], node: &str) {
         let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
         let before = lost();
-        for how in [&["--kill"][..], &[]] {
-            self.lab.run(&[&["node", "stop", node], how].concat());
-            pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
-            self.lab.run(&["node", "start", node]);
-            pingers.iter().for_each(|pinger| pinger.wait_for_more(5));
-        }
+        restart_under(&self.lab, pingers, node, 5);
         assert_eq!(lost(), before, "packets are lost by a restart of {node}");
     }
 
