@@ -64,7 +64,7 @@ pub enum ProtocolError {
     #[error(transparent)]
     Payload(#[from] PayloadError),
     #[error("{0}")]
-    OutOfOrder(&'static str),
+    Unexpected(&'static str),
 }
 
 /// A message with its length before it, ready to be written to any number of clients.

@@ -111,7 +111,7 @@ impl Replica {
         match message {
             from_hub::What::Welcome(welcome) => {
                 if !(OLDEST..=NEWEST).contains(&welcome.version) {
-                    return Err(ProtocolError::OutOfOrder("a version that was not offered"));
+                    return Err(ProtocolError::Unexpected("a version that was not offered"));
                 }
                 self.epoch = welcome.epoch;
                 self.behind = welcome.behind;
@@ -121,7 +121,7 @@ impl Replica {
             from_hub::What::Ping(()) => reaction.reply = Some(from_client::What::Pong(())),
             from_hub::What::Resume(status) => {
                 if self.position.is_none_or(|position| position.epoch != self.epoch) {
-                    return Err(ProtocolError::OutOfOrder("a position that this client is not at"));
+                    return Err(ProtocolError::Unexpected("a position that this client is not at"));
                 }
                 reaction.events.extend(self.outage.heard(&status));
             }
@@ -150,11 +150,11 @@ impl Replica {
         let mut records = bucket.records.records()?;
         let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
         let transfer =
-            self.transfer.as_mut().ok_or(ProtocolError::OutOfOrder("a bucket without a beginning"))?;
+            self.transfer.as_mut().ok_or(ProtocolError::Unexpected("a bucket without a beginning"))?;
         let holding =
-            self.buckets.get(index).ok_or(ProtocolError::OutOfOrder("a bucket that there is not"))?;
+            self.buckets.get(index).ok_or(ProtocolError::Unexpected("a bucket that there is not"))?;
         if records.iter().any(|record| bucket_of(&record.key) != index || record.what() == What::Delete) {
-            return Err(ProtocolError::OutOfOrder("a bucket with something that does not belong there"));
+            return Err(ProtocolError::Unexpected("a bucket with something that does not belong there"));
         }
         transfer.partial.append(&mut records);
         if bucket.more {
@@ -175,7 +175,7 @@ impl Replica {
 
     fn complete(&mut self, end: &End, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
         let unfinished =
-            ProtocolError::OutOfOrder("an end without a beginning, or in the middle of a bucket");
+            ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket");
         let Some(mut transfer) = self.transfer.take_if(|transfer| transfer.partial.is_empty()) else {
             return Err(unfinished);
         };
@@ -224,10 +224,10 @@ impl Replica {
     fn change(&mut self, changes: &Changes, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
         let position = match (&mut self.position, &self.transfer) {
             (Some(position), None) if position.epoch == self.epoch => position,
-            _ => return Err(ProtocolError::OutOfOrder("changes of what this client does not know")),
+            _ => return Err(ProtocolError::Unexpected("changes of what this client does not know")),
         };
         if changes.sequence != position.sequence + 1 {
-            return Err(ProtocolError::OutOfOrder("changes with a gap before them"));
+            return Err(ProtocolError::Unexpected("changes with a gap before them"));
         }
         let records = changes.records.records()?;
         position.sequence = changes.sequence;

@@ -99,7 +99,7 @@ impl Session {
     /// The client has answered to Compare.
     pub fn compare(&mut self, sums: &[Sum], ledger: &Ledger) -> Result<Bytes, ProtocolError> {
         if self.phase != Phase::Comparing {
-            return Err(ProtocolError::OutOfOrder("digests that nobody asked for"));
+            return Err(ProtocolError::Unexpected("digests that nobody asked for"));
         }
         let (phase, begin) = Phase::sending(ledger, sums);
         self.phase = phase;

@@ -138,6 +138,11 @@ impl Namespace {
         assert!(output.status.success(), "{commands}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Asks twice, since a busy machine may lose one; not more often, since where the answer is no there is none.
+    pub fn reaches(&self, address: &str) -> bool {
+        self.try_exec(&["ping", "-n", "-c", "1", "-w", "2", address]).status.success()
+    }
+
     pub fn pings(&self, address: &str) -> bool {
         self.try_exec(&["ping", "-c", "1", "-W", "5", address]).status.success()
     }

@@ -22,7 +22,7 @@ const KINDS: [Kind; 3] = [Kind::GlobalNetworkSet, Kind::HostEndpoint, Kind::Tier
 const HISTORIES: u64 = 100;
 const STEPS: usize = 8;
 /// Histories at a time, each with an object of its own: most of the time goes by in waiting for disks.
-const LANES: u64 = 8;
+const WORKERS: u64 = 8;
 
 #[derive(Clone, Debug)]
 struct Step {
@@ -61,17 +61,17 @@ fn install(world: &World) {
 }
 
 /// Somebody who sends histories of one object, one after the other.
-struct Lane {
+struct Worker {
     client: Client,
     /// The name of the object.
     name: String,
 }
 
-impl Lane {
-    async fn new(world: &World, number: u64) -> Lane {
+impl Worker {
+    async fn new(world: &World, number: u64) -> Worker {
         let file = Kubeconfig::read_from(world.server.kubeconfig()).unwrap();
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
-        Lane { client: Client::try_from(config).unwrap(), name: format!("x{number}") }
+        Worker { client: Client::try_from(config).unwrap(), name: format!("x{number}") }
     }
 
     /// The code and the body of an answer.
@@ -333,8 +333,8 @@ fn ours_answers_as_a_plain_crd_does() {
     runtime.block_on(async {
         let (next, agreed) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicU64::new(0)));
         let mut workers = tokio::task::JoinSet::new();
-        for number in 0..LANES {
-            let lane = Lane::new(&world, number).await;
+        for number in 0..WORKERS {
+            let worker = Worker::new(&world, number).await;
             let (next, agreed) = (next.clone(), agreed.clone());
             workers.spawn(async move {
                 loop {
@@ -342,7 +342,7 @@ fn ours_answers_as_a_plain_crd_does() {
                     if seed >= first + histories {
                         break;
                     }
-                    lane.history(seed).await;
+                    worker.history(seed).await;
                     let agreed = agreed.fetch_add(1, Ordering::Relaxed) + 1;
                     if agreed.is_multiple_of(100) {
                         println!("{agreed} histories agree; the last was TORTIE_SEED={seed}");

@@ -209,7 +209,7 @@ fn another_order_is_written_and_belongs_to_nobody() {
     let spec = json!({"nets": ["a", "b"], "ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]});
     let turned = json!({"nets": ["b", "a"], "ports": [{"name": "y", "port": 2}, {"name": "x", "port": 1}]});
     let first = applied(&nothing(), Managed::default(), "a", spec.clone(), false).unwrap();
-    let live = object(turned.clone());
+    let live = object(turned);
     assert!(!equal(&first.object, &live));
     let managed = update(&shape(), &first.object, &live, first.managed.clone(), by("b", &Set::default()));
     assert_eq!(managed, first.managed);

@@ -51,7 +51,7 @@ impl Digests {
     pub fn sums(&self) -> Result<Vec<Sum>, ProtocolError> {
         match self.sums.len() {
             BUCKETS => Ok(self.sums.iter().copied().map(Sum).collect()),
-            _ => Err(ProtocolError::OutOfOrder("digests of another number of buckets")),
+            _ => Err(ProtocolError::Unexpected("digests of another number of buckets")),
         }
     }
 }

@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                             let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
                             self.write(&[begin]).await?;
                         }
-                        from_client::What::Hello(_) => return Err(ProtocolError::OutOfOrder("a second hello").into()),
+                        from_client::What::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
                     }
                 }
                 _ = self.wake.changed(), if matches!(next, Next::Wait) => woken = Some(Instant::now()),
@@ -167,7 +167,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
         let frame =
             timeout_at(deadline, self.reader.next(&mut self.stream)).await.map_err(|_| Ended::Silent)??;
         let from_client::What::Hello(hello) = FromClient::read(frame)? else {
-            return Err(ProtocolError::OutOfOrder("no hello at the beginning").into());
+            return Err(ProtocolError::Unexpected("no hello at the beginning").into());
         };
         drop(stranger);
         let patience = Instant::now() + self.shared.options.catch_up;

@@ -23,10 +23,6 @@ impl Lab {
         std::fs::write(&file, text).unwrap();
         self.run(&["ctl", "apply", "-f", file.to_str().unwrap()]);
     }
-
-    fn reaches(&self, from: &str, to: &str) -> bool {
-        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-w", "2", to]).status.success()
-    }
 }
 
 const FROM_CLIENT: &str = "{action: Allow, source: {selector: role == 'client'}}";
@@ -79,7 +75,7 @@ fn hubs_die_under_policy_churn_and_nobody_notices() {
     lab.add("other", "node2", &[]);
     let web = family(&web, false);
     lab.apply_policy("open", FROM_CLIENT);
-    eventually("policy holds", || lab.reaches("client", web) && !lab.reaches("other", web));
+    eventually("policy holds", || lab.pings("client", web) && !lab.pings("other", web));
     let (allowed, denied) = (Pinger::start(&lab, "client", web), Pinger::start(&lab, "other", web));
     allowed.wait_for_more(20);
 
@@ -112,7 +108,7 @@ fn hubs_die_under_policy_churn_and_nobody_notices() {
     }
     // The nodes have heard of the last change, and hear of the next.
     lab.apply_policy("open", "{action: Deny}");
-    eventually_showing("the change holds", || !lab.reaches("client", web), || lab.node_log("node1"));
+    eventually_showing("the change holds", || !lab.pings("client", web), || lab.node_log("node1"));
 }
 
 /// For as many seconds as `TORTIE_OUTAGE_SECONDS` says there is no hub; nodes have noticed by then in any case.
@@ -129,7 +125,7 @@ fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
     let web = family(&web, false);
     lab.apply_policy("open", FROM_CLIENT);
     lab.apply_policy("more", "{action: Allow, protocol: TCP, destination: {ports: [1]}}");
-    eventually("policy holds", || lab.reaches("client", web));
+    eventually("policy holds", || lab.pings("client", web));
     let rules = || lab.run(&["exec", "node1", "--", "nft", "list", "ruleset"]);
     eventually("the node has both policies", || rules().contains("more"));
     let listeners = [Listener::start(&lab, "node1"), Listener::start(&lab, "node2")];
@@ -155,9 +151,9 @@ fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
     lab.run(&["hub", "stop", "2", "--kill"]);
     eventually("the nodes notice again", || lost("node1") == 2 && lost("node2") == 2);
     lab.apply_policy("open", "{action: Deny}");
-    assert!(lab.reaches("client", web), "without a hub everything stays as it is");
+    assert!(lab.pings("client", web), "without a hub everything stays as it is");
     lab.run(&["hub", "start", "2"]);
-    eventually_showing("the change holds", || !lab.reaches("client", web), || lab.node_log("node1"));
+    eventually_showing("the change holds", || !lab.pings("client", web), || lab.node_log("node1"));
     assert_eq!(listeners[1].written(), Vec::<String>::new(), "node2 has no part in it");
     let written = listeners[0].written().join("\n");
     assert!(!written.contains("more"), "the other policy was not touched:\n{written}");

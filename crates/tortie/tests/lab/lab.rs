@@ -72,7 +72,7 @@ impl Lab {
     }
 
     pub fn pings(&self, from: &str, to: &str) -> bool {
-        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-W", "2", to]).status.success()
+        self.output(&["exec", from, "--", "ping", "-n", "-c", "1", "-w", "2", to]).status.success()
     }
 
     pub fn node(&self, name: &str) -> Value {

@@ -38,8 +38,7 @@ fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
     world.calicoctl(&["apply", "-f", "-"], &policy(too_much));
     eventually("it is reported", || health(&world).contains("in-gnp/big: closed, the kernel refuses it: "));
     eventually("it is counted", || metrics(&world).contains("tortie_refused_objects 1"));
-    let unreachable =
-        |address: &String| !one.try_exec(&["ping", "-c", "1", "-w", "2", address]).status.success();
+    let unreachable = |address: &String| !one.reaches(address);
     assert!(second.iter().all(unreachable), "{}", world.log());
     assert!(two.pings(&first[0]), "what it does not govern is open");
     let third = world.must("ADD", "c3", &three.path(), &config).addresses();
@@ -66,7 +65,7 @@ fn denials_are_watched_and_counted_by_rule() {
         {"action": "Deny", "protocol": "ICMP"}, {"action": "Deny", "protocol": "ICMPv6"}, {"action": "Allow"},
     ]);
     world.calicoctl(&["apply", "-f", "-"], &policy(rules));
-    let denied = |address: &str| !one.try_exec(&["ping", "-c", "1", "-w", "2", address]).status.success();
+    let denied = |address: &str| !one.reaches(address);
     eventually("the policy is in force", || addresses.iter().all(|address| denied(address)));
 
     // Verdicts as they happen, with the rule; packets that a rule logs with their addresses.
@@ -117,7 +116,7 @@ fn a_rule_has_one_number_everywhere_and_the_end_of_a_tier_is_counted() {
     // The second rule denies over IPv4; over IPv6 none matches.
     let rules = json!([{"action": "Allow", "protocol": "TCP"}, {"action": "Deny", "protocol": "ICMP"}]);
     world.calicoctl(&["apply", "-f", "-"], &policy(rules));
-    let denied = |address: &str| !one.try_exec(&["ping", "-c", "1", "-w", "2", address]).status.success();
+    let denied = |address: &str| !one.reaches(address);
     eventually("the policy is in force", || to.iter().all(|address| denied(address)));
 
     let explained = |family: usize, port: &str| {

@@ -122,9 +122,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     let [a, b, c, d] = &wired;
     assert!(a.interface.starts_with("veth") && c.interface == "cbr3", "{} {}", a.interface, c.interface);
     let reaches = |from: &Wired, to: &Wired| -> Vec<bool> {
-        let pings = |address: &String| {
-            from.namespace.try_exec(&["ping", "-n", "-c", "1", "-w", "2", address]).status.success()
-        };
+        let pings = |address: &String| from.namespace.reaches(address);
         to.addresses.iter().map(pings).collect()
     };
     let all = |from: &Wired, to: &Wired, expected: bool, why: &str| {
@@ -199,9 +197,7 @@ fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
         config
     };
     let reaches = |expected: bool, why: &str| {
-        let pings = |address: &String| {
-            a.namespace.try_exec(&["ping", "-n", "-c", "1", "-w", "2", address]).status.success()
-        };
+        let pings = |address: &String| a.namespace.reaches(address);
         eventually(why, || b.addresses.iter().all(|address| pings(address) == expected));
     };
     reaches(false, "they are closed until policy is in force");
