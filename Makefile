@@ -86,6 +86,7 @@ soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories
 	TORTIE_HISTORIES=2000 $(CARGO) test --locked -p tortie-apiserver --test server differential -- --nocapture
 	TORTIE_SEED=random TORTIE_STEPS=10000 $(CARGO) test --locked -p tortie --test kubeapi leaks_are_released -- --nocapture
 	TORTIE_HELM=$$(scripts/helm/build) $(CARGO) test --locked -p tortie --bin tortie the_chart
+	for round in $$(seq $${SOAK_ROUNDS:-10}); do scripts/attacks || exit 1; done
 	TORTIE_SOAK_REPEERINGS=1000 $(CARGO) test --locked -p tortie-bgp --test interop again -- --nocapture
 
 install: build ## Install tortie and calicoctl under PREFIX (/usr/local), with man pages and completion

@@ -1,11 +1,177 @@
-//! The bodies of requests: documents in JSON or YAML, of a bounded size.
+//! The bodies of requests: read within a time and a bounded amount of memory before a request counts as one that is served, then
+//! documents in JSON or YAML.
 
 use crate::refusal::Refusal;
+use axum::body::{Body, BodyDataStream, HttpBody};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tortie_model::codec;
 
 /// A body larger than this is refused; etcd would not take the object either.
 pub const LIMIT: usize = 3 << 20;
+/// A body that is too large is read to this size and dropped, so that the client has sent it when it is refused: one that is still
+/// sending when the connection is closed may never see the response.
+const MAX_DRAINED_BYTES: usize = 16 << 20;
+/// A body has to arrive within this time.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of bodies that are held at a time, of all senders and of one.
+const MAX_HELD_BYTES: usize = 32 << 20;
+const MAX_HELD_BYTES_OF_SENDER: usize = 8 << 20;
+/// The first bytes of a body are not counted: a small request is served however many large ones are on their way.
+const UNCOUNTED_BYTES: usize = 16 << 10;
+/// Bodies that are read at a time, of all senders and of one. They bound the bytes that are not counted: one sender can open
+/// 100 streams on each of its connections.
+const MAX_UNFINISHED_BODIES: usize = 1_024;
+const MAX_UNFINISHED_BODIES_OF_SENDER: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    #[error("a body has at most {LIMIT} bytes")]
+    TooLarge,
+    #[error("the body did not arrive within {} s", BODY_TIMEOUT.as_secs())]
+    TooSlow,
+    #[error("too many bodies are on their way")]
+    NoRoom,
+    #[error("the body ended before its end")]
+    Broken,
+}
+
+/// Reads bodies. A sender is a user, or an address where users are unknown.
+#[derive(Clone, Debug, Default)]
+pub struct BodyReader(Arc<Mutex<HashMap<String, SenderLoad>>>);
+
+/// The bodies of one sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SenderLoad {
+    held_bytes: usize,
+    unfinished_bodies: usize,
+}
+
+/// A body that counts as held until it is dropped.
+#[derive(Debug)]
+pub struct HeldBody {
+    pub bytes: Bytes,
+    _share: HeldShare,
+}
+
+#[derive(Debug)]
+struct HeldShare {
+    reader: BodyReader,
+    sender: String,
+    counted: usize,
+}
+
+/// A body counts as unfinished until this is dropped.
+#[derive(Debug)]
+struct UnfinishedBody {
+    reader: BodyReader,
+    sender: String,
+}
+
+impl BodyReader {
+    pub async fn read(&self, content: Body, sender: &str) -> Result<HeldBody, BodyError> {
+        match tokio::time::timeout(BODY_TIMEOUT, self.collect(content, sender)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(BodyError::TooSlow),
+        }
+    }
+
+    async fn collect(&self, content: Body, sender: &str) -> Result<HeldBody, BodyError> {
+        // Without a body there is nothing to wait for.
+        let _unfinished = if content.is_end_stream() { None } else { Some(self.begin_body(sender)?) };
+        let mut share = HeldShare { reader: self.clone(), sender: sender.to_owned(), counted: 0 };
+        let mut bytes = BytesMut::new();
+        let mut chunks = content.into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| BodyError::Broken)?;
+            let size = bytes.len() + chunk.len();
+            if size > LIMIT {
+                drop((bytes, share));
+                drain(chunks, MAX_DRAINED_BYTES - size.min(MAX_DRAINED_BYTES)).await;
+                return Err(BodyError::TooLarge);
+            }
+            share.grow_to(size.saturating_sub(UNCOUNTED_BYTES))?;
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(HeldBody { bytes: bytes.freeze(), _share: share })
+    }
+
+    fn begin_body(&self, sender: &str) -> Result<UnfinishedBody, BodyError> {
+        let mut senders = self.lock_senders();
+        let total: usize = senders.values().map(|load| load.unfinished_bodies).sum();
+        let own = senders.get(sender).map_or(0, |load| load.unfinished_bodies);
+        if total >= MAX_UNFINISHED_BODIES || own >= MAX_UNFINISHED_BODIES_OF_SENDER {
+            return Err(BodyError::NoRoom);
+        }
+        senders.entry(sender.to_owned()).or_default().unfinished_bodies += 1;
+        Ok(UnfinishedBody { reader: self.clone(), sender: sender.to_owned() })
+    }
+
+    /// Takes from the load of a sender, which is forgotten when nothing is left.
+    fn reduce_load(&self, sender: &str, reduce: impl FnOnce(&mut SenderLoad)) {
+        let mut senders = self.lock_senders();
+        if let Some(load) = senders.get_mut(sender) {
+            reduce(load);
+            if *load == SenderLoad::default() {
+                senders.remove(sender);
+            }
+        }
+    }
+
+    fn lock_senders(&self) -> MutexGuard<'_, HashMap<String, SenderLoad>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads and drops what else is sent.
+async fn drain(mut chunks: BodyDataStream, mut left: usize) {
+    while let Some(Ok(chunk)) = chunks.next().await {
+        match left.checked_sub(chunk.len()) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+impl HeldShare {
+    fn grow_to(&mut self, counted: usize) -> Result<(), BodyError> {
+        let more = counted.saturating_sub(self.counted);
+        if more == 0 {
+            return Ok(());
+        }
+        let mut senders = self.reader.lock_senders();
+        let total: usize = senders.values().map(|load| load.held_bytes).sum();
+        let own = senders.get(&self.sender).map_or(0, |load| load.held_bytes);
+        if total + more > MAX_HELD_BYTES || own + more > MAX_HELD_BYTES_OF_SENDER {
+            return Err(BodyError::NoRoom);
+        }
+        senders.entry(self.sender.clone()).or_default().held_bytes += more;
+        self.counted = counted;
+        Ok(())
+    }
+}
+
+impl Drop for HeldShare {
+    fn drop(&mut self) {
+        if self.counted == 0 {
+            return;
+        }
+        let counted = self.counted;
+        self.reader.reduce_load(&self.sender, |load| load.held_bytes -= counted.min(load.held_bytes));
+    }
+}
+
+impl Drop for UnfinishedBody {
+    fn drop(&mut self) {
+        self.reader.reduce_load(&self.sender, |load| {
+            load.unfinished_bodies = load.unfinished_bodies.saturating_sub(1);
+        });
+    }
+}
 
 /// The one document in a body.
 pub fn document(body: &[u8]) -> Result<Value, Refusal> {
@@ -36,6 +202,85 @@ pub fn object(content_type: &str, body: &[u8]) -> Result<Value, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Poll;
+
+    fn sent(size: usize) -> Body {
+        Body::from(vec![b'x'; size])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_have_a_size_and_a_time() {
+        let reader = BodyReader::default();
+        assert_eq!(reader.read(sent(LIMIT), "jane").await.unwrap().bytes.len(), LIMIT);
+        assert_eq!(reader.read(sent(LIMIT + 1), "jane").await.unwrap_err(), BodyError::TooLarge);
+        let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from(vec![0; 1 << 20])));
+        assert_eq!(reader.read(Body::from_stream(endless), "jane").await.unwrap_err(), BodyError::TooLarge);
+        let stuck = futures::stream::pending::<Result<Bytes, std::io::Error>>();
+        assert_eq!(reader.read(Body::from_stream(stuck), "jane").await.unwrap_err(), BodyError::TooSlow);
+        assert!(reader.0.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn senders_share_what_is_held() {
+        let reader = BodyReader::default();
+        let mut held = Vec::new();
+        for sender in ["a", "b", "c", "d"] {
+            for _ in 0..2 {
+                held.push(reader.read(sent(LIMIT), sender).await.unwrap());
+            }
+            assert_eq!(reader.read(sent(LIMIT), sender).await.unwrap_err(), BodyError::NoRoom, "{sender}");
+        }
+        let full = loop {
+            match reader.read(sent(LIMIT), &held.len().to_string()).await {
+                Ok(body) => held.push(body),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full, BodyError::NoRoom);
+        let bytes: usize = held.iter().map(|body| body.bytes.len()).sum();
+        assert!(bytes <= MAX_HELD_BYTES + held.len() * UNCOUNTED_BYTES);
+        // However full it is, small requests are read.
+        held.push(reader.read(sent(UNCOUNTED_BYTES), "a").await.unwrap());
+        drop(held);
+        assert!(reader.0.lock().unwrap().is_empty());
+    }
+
+    /// Starts to read a body that never ends; `None` if it was refused.
+    async fn start_reading(reader: BodyReader, sender: String) -> Option<impl Future<Output = ()>> {
+        let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![0; UNCOUNTED_BYTES]))]);
+        let content = Body::from_stream(first.chain(futures::stream::pending()));
+        let mut reading = Box::pin(async move { reader.collect(content, &sender).await });
+        match futures::poll!(&mut reading) {
+            Poll::Ready(outcome) => {
+                assert_eq!(outcome.unwrap_err(), BodyError::NoRoom);
+                None
+            }
+            Poll::Pending => Some(async move { drop(reading.await) }),
+        }
+    }
+
+    #[tokio::test]
+    async fn unfinished_small_bodies_are_bounded() {
+        let reader = BodyReader::default();
+        let mut unfinished = Vec::new();
+        for sender in 0..=MAX_UNFINISHED_BODIES / MAX_UNFINISHED_BODIES_OF_SENDER {
+            let sender = sender.to_string();
+            while let Some(reading) = start_reading(reader.clone(), sender.clone()).await {
+                unfinished.push(reading);
+                let own = reader.lock_senders()[&sender].unfinished_bodies;
+                assert!(own <= MAX_UNFINISHED_BODIES_OF_SENDER && unfinished.len() <= MAX_UNFINISHED_BODIES);
+            }
+        }
+        assert_eq!(unfinished.len(), MAX_UNFINISHED_BODIES);
+        assert_eq!(reader.read(sent(1), "new").await.unwrap_err(), BodyError::NoRoom);
+        assert!(reader.read(Body::empty(), "new").await.is_ok(), "a request without a body waits for none");
+        unfinished.pop();
+        // Bodies that have arrived do not count.
+        let arrived =
+            [reader.read(sent(1), "new").await.unwrap(), reader.read(sent(1), "new").await.unwrap()];
+        drop((unfinished, arrived));
+        assert!(reader.lock_senders().is_empty());
+    }
 
     #[test]
     fn a_body_is_one_object() {

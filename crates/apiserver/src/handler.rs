@@ -1,17 +1,19 @@
 //! From a request to its answer.
 
 use crate::access::Access;
+use crate::body::{self, BodyError, BodyReader};
 use crate::media::{self, Encoding, Form, Wanted};
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::request::{self, Request, Target, Verb};
 use crate::resources::API_VERSION;
-use crate::server::{Answers, Chain, response};
+use crate::server::{Answers, Peer, response};
 use crate::storage::{Listed, Storage, read_version};
 use crate::table::{self, Include};
 use crate::verbs::{Answer, Asked, Verbs};
 use crate::watching::{self, Endings, Start};
-use crate::{body, discovery, openapi};
+use crate::workers::WorkerPool;
+use crate::{discovery, openapi};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::header::{
@@ -35,6 +37,8 @@ pub struct Handler {
     storage: Storage,
     access: Access,
     metrics: Arc<Metrics>,
+    bodies: BodyReader,
+    workers: WorkerPool,
     requests: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     /// Whether the server is about to stop.
@@ -43,10 +47,13 @@ pub struct Handler {
 
 impl Handler {
     pub fn new(storage: Storage, access: Access, stopping: watch::Receiver<bool>) -> Handler {
+        let metrics = Arc::new(Metrics::new());
         Handler {
             storage,
             access,
-            metrics: Arc::new(Metrics::new()),
+            workers: WorkerPool::new(metrics.clone()),
+            bodies: BodyReader::default(),
+            metrics,
             requests: Arc::new(Semaphore::new(MOST_REQUESTS)),
             watches: Arc::new(Semaphore::new(MOST_WATCHES)),
             stopping,
@@ -58,9 +65,9 @@ impl Handler {
         &self,
         refusal: Refusal,
         headers: &HeaderMap,
-        chain: &Chain,
+        peer: &Peer,
     ) -> Result<Response<Body>, Refusal> {
-        self.access.authenticate(chain, headers).await?;
+        self.access.authenticate(&peer.chain, headers).await?;
         Err(refusal)
     }
 
@@ -69,41 +76,55 @@ impl Handler {
         request: Request,
         headers: &HeaderMap,
         content: Body,
-        chain: &Chain,
+        peer: &Peer,
     ) -> Result<Response<Body>, Refusal> {
-        let user = self.access.authenticate(chain, headers).await?;
+        let user = self.access.authenticate(&peer.chain, headers).await?;
         self.access.authorise(&user, &request).await?;
         request::check_names(&request)?;
         let wanted = media::negotiate(header(headers, &ACCEPT))?;
-        let verbs = Verbs { storage: &self.storage, access: &self.access };
+        let verbs = Verbs { storage: &self.storage, access: &self.access, workers: &self.workers };
         let manager = request::manager(&request.options, header(headers, &USER_AGENT));
-        let content_type = header(headers, &CONTENT_TYPE);
-        if request.verb == Verb::Watch {
-            let asked = Asked { request: &request, user: &user, manager: &manager, content_type, body: &[] };
+        let content_type = header(headers, &CONTENT_TYPE).to_owned();
+        let mut asked = Asked { request, user, manager, content_type, body: Bytes::new() };
+        if asked.request.verb == Verb::Watch {
             return self.watch(verbs, &asked, wanted).await;
         }
+        // Before a request counts as one that is served: whoever sends slowly takes no place of others.
+        let body =
+            self.bodies.read(content, &asked.user.name).await.map_err(|error| self.refuse_body(error))?;
         let Ok(_room) = self.requests.try_acquire() else {
-            self.metrics.no_room("request");
+            self.metrics.count_refused("request");
             return Err(Refusal::too_many_requests());
         };
-        let body =
-            axum::body::to_bytes(content, body::LIMIT).await.map_err(|_| Refusal::too_large(body::LIMIT))?;
-        let asked = Asked { request: &request, user: &user, manager: &manager, content_type, body: &body };
+        asked.body = body.bytes.clone();
+        let asked = Arc::new(asked);
         let answer = verbs.carry_out(&asked).await?;
-        Ok(written(&request, answer, wanted))
+        Ok(written(&asked.request, answer, wanted))
+    }
+
+    fn refuse_body(&self, error: BodyError) -> Refusal {
+        match error {
+            BodyError::TooLarge => Refusal::too_large(body::LIMIT),
+            BodyError::TooSlow => Refusal::request_timeout(error.to_string()),
+            BodyError::NoRoom => {
+                self.metrics.count_refused("body");
+                Refusal::too_many_requests()
+            }
+            BodyError::Broken => Refusal::bad_request(error.to_string()),
+        }
     }
 
     async fn watch(
         &self,
         verbs: Verbs<'_>,
-        asked: &Asked<'_>,
+        asked: &Asked,
         wanted: Wanted,
     ) -> Result<Response<Body>, Refusal> {
         let Ok(room) = self.watches.clone().try_acquire_owned() else {
-            self.metrics.no_room("watch");
+            self.metrics.count_refused("watch");
             return Err(Refusal::too_many_requests());
         };
-        let request = asked.request;
+        let request = &asked.request;
         let options = &request.options;
         let endings = Endings { shutdown: self.stopping.clone(), tiers: verbs.tier_changes(request).await? };
         let selection = verbs.selection(asked).await?;
@@ -137,13 +158,13 @@ impl Handler {
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-        chain: &Chain,
+        peer: &Peer,
     ) -> Result<Response<Body>, Refusal> {
         // Whether the process lives does not depend on anybody else.
         if path == "/livez" || path == "/healthz" {
             return Ok(response(StatusCode::OK, TEXT, Body::from("ok")));
         }
-        let user = self.access.authenticate(chain, headers).await?;
+        let user = self.access.authenticate(&peer.chain, headers).await?;
         let known = path.is_empty() || path == "/apis" || KNOWN.contains(&path);
         if !known {
             return Err(Refusal::no_such_path());
@@ -204,7 +225,7 @@ impl Handler {
 }
 
 impl Answers for Handler {
-    async fn answer(&self, http: http::Request<Body>, chain: &Chain) -> Response<Body> {
+    async fn answer(&self, http: http::Request<Body>, peer: &Peer) -> Response<Body> {
         let began = Instant::now();
         let (parts, content) = http.into_parts();
         let target = request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
@@ -214,17 +235,17 @@ impl Answers for Handler {
         };
         let encoding = media::negotiate(header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
         let answered = match target {
-            Ok(Target::Objects(request)) => self.objects(*request, &parts.headers, content, chain).await,
-            Ok(Target::Path(path)) => self.path(&parts.method, &path, &parts.headers, chain).await,
-            Err(refusal) => self.refuse_known(refusal, &parts.headers, chain).await,
+            Ok(Target::Objects(request)) => self.objects(*request, &parts.headers, content, peer).await,
+            Ok(Target::Path(path)) => self.path(&parts.method, &path, &parts.headers, peer).await,
+            Err(refusal) => self.refuse_known(refusal, &parts.headers, peer).await,
         };
         let response = answered.unwrap_or_else(|refusal| refused(&refusal, encoding.unwrap_or_default()));
         self.metrics.answered(verb, resource, response.status().as_u16(), began.elapsed());
         response
     }
 
-    fn no_room_for_connection(&self) {
-        self.metrics.no_room("connection");
+    fn count_closed(&self, connection: &'static str) {
+        self.metrics.count_refused(connection);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::stored::Stored;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Changes that are remembered: so many, and so many bytes of them.
 const MOST_CHANGES: usize = 4_096;
@@ -15,6 +15,17 @@ pub struct Change {
     /// What stands there now, or what was deleted, at the revision of the deletion.
     pub after: Arc<Stored>,
     pub is_deletion: bool,
+    departed: Arc<OnceLock<Arc<Stored>>>,
+}
+
+impl Change {
+    /// The object before the change, at the revision of the change: the deletion that a watcher is sent whose selection it has left.
+    /// Made once for all watchers.
+    pub fn departed(&self) -> Option<Arc<Stored>> {
+        let before = self.before.as_ref()?;
+        let made = self.departed.get_or_init(|| Arc::new(before.deleted_at(self.after.revision)));
+        Some(made.clone())
+    }
 }
 
 /// Between two changes; the number of changes before it.
@@ -57,13 +68,14 @@ impl History {
     pub fn put(&mut self, key: Key, object: Stored) {
         let object = Arc::new(object);
         let before = self.objects.insert(key, object.clone());
-        self.note(Change { before, after: object, is_deletion: false });
+        self.note(Change { before, after: object, is_deletion: false, departed: Arc::default() });
     }
 
     pub fn delete(&mut self, key: &Key, revision: u64) {
         if let Some(before) = self.objects.remove(key) {
             let after = Arc::new(before.deleted_at(revision));
-            self.note(Change { before: Some(before), after, is_deletion: true });
+            let departed = Arc::new(OnceLock::from(after.clone()));
+            self.note(Change { before: Some(before), after, is_deletion: true, departed });
         }
     }
 

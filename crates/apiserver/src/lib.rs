@@ -4,7 +4,7 @@
 //! Without I/O: `request` reads what is asked for, `selectors` which objects are meant, `write`, `patch` and `deletion` what becomes of them,
 //! `table`, `discovery` and `openapi` what clients are shown, `tiers` what is asked about tiers, `refusal` what is said when something is
 //! wrong, `history` the objects of a kind and their last changes. With it: `storage` and `cache` over the store, `access` with
-//! `trust` and `reviews`, `watching`, `verbs`, and `handler` and `server` for HTTP. `webhook` is for clusters where objects are custom
+//! `trust` and `reviews`, `watching`, `verbs`, `workers` for what takes a processor, and `handler` and `server` for HTTP. `webhook` is for clusters where objects are custom
 //! resources of that group, so that Kubernetes serves them itself.
 
 mod access;
@@ -34,6 +34,7 @@ mod trust;
 mod verbs;
 mod watching;
 mod webhook;
+mod workers;
 mod write;
 
 pub use listen::ListenArgs;

@@ -51,7 +51,7 @@ impl Metrics {
         registry.register("apiserver_longrunning_requests", "Watches that are open", watches.clone());
         registry.register(
             "tortie_apiserver_refused",
-            "Connections and requests that there was no room for",
+            "Connections and requests that were refused or closed, by what was exhausted",
             refused.clone(),
         );
         Metrics { registry, requests, durations, watches, refused }
@@ -72,7 +72,7 @@ impl Metrics {
         Open(gauge)
     }
 
-    pub fn no_room(&self, what: &'static str) {
+    pub fn count_refused(&self, what: &'static str) {
         self.refused.get_or_create(&[("what", what)]).inc();
     }
 

@@ -94,7 +94,7 @@ fn described(text: &str) -> Value {
 fn for_version_2(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            for keyword in ["anyOf", "oneOf", "not", "nullable", "x-kubernetes-validations"] {
+            for keyword in ["allOf", "anyOf", "oneOf", "not", "nullable", "x-kubernetes-validations"] {
                 fields.remove(keyword);
             }
             fields.values_mut().for_each(for_version_2);

@@ -1,15 +1,14 @@
-//! JSON patches and merge patches. Configurations that are applied are the business of `write`.
+//! JSON patches and merge patches, within the bounds of `tortie_apply`. Configurations that are applied are the business of `write`.
 
 use crate::refusal::Refusal;
 use serde_json::Value;
+use tortie_apply::PatchError;
 
 pub const JSON_PATCH: &str = "application/json-patch+json";
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
-/// A patch with more operations is refused: each may copy the whole object.
-const MAX_OPERATIONS: usize = 10_000;
-/// What a patch makes may not be larger than what can be sent.
-const MAX_RESULT: usize = crate::body::LIMIT;
+/// A patched object may not be larger than one that is sent.
+const MAX_PATCHED_BYTES: usize = crate::body::LIMIT;
 
 #[derive(Clone, Debug)]
 pub enum Patch {
@@ -23,17 +22,9 @@ impl Patch {
     /// Reads the body of a request by its media type.
     pub fn read(media_type: &str, body: &[u8]) -> Result<Patch, Refusal> {
         match media_type {
-            JSON_PATCH => {
-                let patch: json_patch::Patch = serde_json::from_slice(body)
-                    .map_err(|error| Refusal::bad_request(format!("error decoding JSON patch: {error}")))?;
-                if patch.0.len() > MAX_OPERATIONS {
-                    let found = patch.0.len();
-                    return Err(Refusal::unprocessable(format!(
-                        "the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {found}"
-                    )));
-                }
-                Ok(Patch::Json(patch))
-            }
+            JSON_PATCH => serde_json::from_slice(body)
+                .map(Patch::Json)
+                .map_err(|error| Refusal::bad_request(format!("error decoding JSON patch: {error}"))),
             MERGE_PATCH => match serde_json::from_slice(body) {
                 Ok(patch @ Value::Object(_)) => Ok(Patch::Merge(patch)),
                 Ok(_) => Err(Refusal::bad_request("a merge patch is an object")),
@@ -44,24 +35,32 @@ impl Patch {
         }
     }
 
+    /// Whether the patch makes an object where there is none.
+    pub fn creates(&self) -> bool {
+        matches!(self, Patch::Apply(_))
+    }
+
     /// The object as a JSON or merge patch makes it.
     pub fn onto(&self, object: &Value) -> Result<Value, Refusal> {
-        let mut patched = object.clone();
-        match self {
-            Patch::Json(patch) => {
-                json_patch::patch(&mut patched, &patch.0).map_err(|error| {
-                    Refusal::unprocessable(format!(
-                        "the server rejected our request due to an error in our request: {error}"
-                    ))
-                })?;
+        let patched = match self {
+            Patch::Json(patch) => tortie_apply::apply_json_patch(object, &patch.0),
+            Patch::Merge(patch) | Patch::Apply(patch) => tortie_apply::apply_merge_patch(object, patch),
+        };
+        let patched = patched.map_err(|error| match error {
+            // The code that kube-apiserver has for it.
+            PatchError::TooManyOperations(_) => Refusal::entity_too_large(error.to_string()),
+            PatchError::Operation(_) => Refusal::unprocessable(format!(
+                "the server rejected our request due to an error in our request: {error}"
+            )),
+            PatchError::CopiesTooLarge | PatchError::TooDeep | PatchError::TooManySteps => {
+                Refusal::unprocessable(error.to_string())
             }
-            Patch::Merge(patch) | Patch::Apply(patch) => json_patch::merge(&mut patched, patch),
-        }
+        })?;
         if !patched.is_object() {
             return Err(Refusal::unprocessable("the patch leaves no object"));
         }
-        if patched.to_string().len() > MAX_RESULT {
-            return Err(Refusal::too_large(MAX_RESULT));
+        if !tortie_apply::fits_json(&patched, MAX_PATCHED_BYTES) {
+            return Err(Refusal::too_large(MAX_PATCHED_BYTES));
         }
         Ok(patched)
     }
@@ -99,15 +98,24 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_has_a_limit() {
-        let one = r#"{"op":"add","path":"/x","value":1}"#;
-        let many = format!("[{}]", vec![one; MAX_OPERATIONS + 1].join(","));
-        assert_eq!(Patch::read(JSON_PATCH, many.as_bytes()).unwrap_err().code, 422);
-        // Copies of copies would grow without end.
-        let text = "x".repeat(1 << 20);
-        let copies = r#"[{"op":"copy","from":"/a","path":"/b"},{"op":"copy","from":"/a","path":"/c"},{"op":"copy","from":"/a","path":"/d"}]"#;
-        let refusal =
-            Patch::read(JSON_PATCH, copies.as_bytes()).unwrap().onto(&json!({ "a": text })).unwrap_err();
-        assert_eq!(refusal.code, 413);
+    fn patches_that_cost_too_much_are_refused() {
+        let object = json!({"a": "x".repeat(1 << 20)});
+        let refused = |form: &str, text: &str| Patch::read(form, text.as_bytes())?.onto(&object);
+        let many = |operation: &str, count| format!("[{}]", vec![operation; count].join(","));
+        let deep = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+        for (form, text, code) in [
+            (JSON_PATCH, many(r#"{"op":"test","path":"/b","value":1}"#, 10_001), 413),
+            (JSON_PATCH, many(r#"{"op":"copy","from":"/a","path":"/a"}"#, 10_000), 422),
+            (JSON_PATCH, many(r#"{"op":"copy","from":"","path":"/b"}"#, 40), 422),
+            (JSON_PATCH, format!(r#"[{{"op":"add","path":"/b","value":{}}}]"#, deep(60)), 422),
+            (MERGE_PATCH, deep(60), 422),
+            (MERGE_PATCH, deep(1_000), 400),
+            (APPLY_PATCH, deep(60), 400),
+            (MERGE_PATCH, format!(r#"{{"b": "{}"}}"#, "x".repeat(2 << 20)), 413),
+            // An alias for each of many copies of a large text.
+            (APPLY_PATCH, format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), "*a,".repeat(90_000)), 400),
+        ] {
+            assert_eq!(refused(form, &text).unwrap_err().code, code, "{form} {:.80}", text);
+        }
     }
 }

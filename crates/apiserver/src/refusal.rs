@@ -129,8 +129,15 @@ impl Refusal {
     }
 
     pub fn too_large(limit: usize) -> Refusal {
-        let message = format!("Request entity too large: limit is {limit}");
+        Refusal::entity_too_large(format!("Request entity too large: limit is {limit}"))
+    }
+
+    pub fn entity_too_large(message: impl Into<String>) -> Refusal {
         Refusal::new(413, "RequestEntityTooLarge", message)
+    }
+
+    pub fn request_timeout(message: impl Into<String>) -> Refusal {
+        Refusal::new(408, "Timeout", message)
     }
 
     pub fn unsupported_media_type(known: &str) -> Refusal {
@@ -200,6 +207,7 @@ impl Refusal {
             }
             Error::Expired(_) => Refusal::expired(format!("{error}")),
             Error::Datastore(reason) => Refusal::unavailable(reason),
+            Error::Response(_) | Error::Absence { .. } => Refusal::unavailable(error.to_string()),
             Error::Unauthorized(_) | Error::Parse { .. } | Error::Config(_) => {
                 Refusal::internal(error.to_string())
             }

@@ -3,15 +3,18 @@
 use crate::access::Access;
 use crate::handler::Handler;
 use crate::listen::ListenArgs;
-use crate::server::{Identity, Server};
+use crate::server::{Identity, Pair, Server};
 use crate::storage::Storage;
 use crate::trust::{AskForCertificate, CONFIG_MAP, Current, NAMESPACE, Trust};
+use crate::webhook::keeper::{CertifiedServer, Keeper};
 use crate::webhook::{WebhooksArgs, serve_webhooks};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tortie_store::orchestrator::Orchestrator;
@@ -21,6 +24,10 @@ use tortie_tls::Lifetimes;
 /// Names in a certificate that the server makes for itself.
 const NAMES: [&str; 4] =
     ["localhost", "calico-api", "calico-api.calico-apiserver", "calico-api.calico-apiserver.svc"];
+/// Where the Secret is that has the certificates of all replicas.
+const CERTIFICATE_NAMESPACE: &str = "calico-apiserver";
+/// For the first certificate to be made and believed.
+const CERTIFICATE_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Args, Clone, Debug)]
 pub struct ApiServerArgs {
@@ -89,31 +96,61 @@ pub async fn serve(
 ) -> Result<(), RunError> {
     let target = config.orchestrator().ok_or(RunError::NoKubernetes)?;
     let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let client = Client::connect(&config).await?;
+    let client = Client::connect_waiting(&config, |error| {
+        tracing::warn!(%error, "waiting for the datastore; trying again");
+    })
+    .await?;
     if client.stores_v3_as_written() {
         return Err(RunError::ServedAlready);
     }
-    let identity = match args.listen.identity()? {
-        Some(given) => given,
-        // Nobody can check it.
-        None => Identity::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?,
+    let (certified_sender, mut certified) = watch::channel(false);
+    let (identity, keeper) = match args.listen.identity()? {
+        Some(given) => (given, None),
+        None => {
+            // Nobody can check it. It serves those who do not check until there is one that can be.
+            let own = Pair::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?;
+            let (serving, served) = watch::channel(Some(Arc::new(own)));
+            let keeper = Keeper {
+                server: CertifiedServer::ApiServer,
+                orchestrator: orchestrator.clone(),
+                namespace: CERTIFICATE_NAMESPACE.to_owned(),
+                lifetimes: Lifetimes::default(),
+                serving,
+                certified: certified_sender,
+            };
+            (Identity::Renewed(served), Some(tokio::spawn(keeper.run())))
+        }
     };
     let trust = Arc::new(Current::default());
     let (stop, stopping) = watch::channel(false);
     let access = Access::new(orchestrator.clone(), trust.clone());
     let handler = Arc::new(Handler::new(Storage::new(client), access, stopping.clone()));
+    if keeper.is_some() {
+        // Nobody is sent here before the certificate is believed.
+        let waited = tokio::time::timeout(CERTIFICATE_WAIT, certified.wait_for(|certified| *certified)).await;
+        if !matches!(waited, Ok(Ok(_))) {
+            tracing::warn!(
+                "serving a certificate that nobody can check: Secret {CERTIFICATE_NAMESPACE}/calico-apiserver-tls or the \
+                 APIService cannot be written; apply deploy/apiserver again, or give --tls-cert-file"
+            );
+        }
+    }
     let (listener, address) = args.listen.listen(args.secure_port).await?;
     let follower = tokio::spawn(follow_trust(orchestrator, trust.clone()));
     let clients = Arc::new(AskForCertificate::new(trust));
     let server = Server { identity, clients, answers: handler, stopping };
     let serving = tokio::spawn(server.serve(listener));
-    println!("ready: API server on {address}");
+    // Without a reader of standard output the daemon serves all the same.
+    let _ = writeln!(std::io::stdout(), "ready: API server on {address}");
     tracing::info!(%address, "serving projectcalico.org/v3");
     end.await;
-    tracing::info!("stopping: watches end, and what is being answered is finished");
+    tracing::info!("stopping: closing watches and finishing open requests");
     let _ = stop.send(true);
     let _ = serving.await;
     follower.abort();
+    if let Some(keeper) = keeper {
+        keeper.abort();
+    }
     Ok(())
 }
 

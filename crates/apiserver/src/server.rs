@@ -1,18 +1,23 @@
-//! Connections: TLS with a certificate that is read again when it changes, HTTP 1 and 2, never more than there is room for.
+//! Connections: TLS with a certificate that is read again when it changes, HTTP 1 and 2, by the rules of `tortie_http` about how many
+//! there are, of all sources and of one.
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use http_body::{Frame, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -20,17 +25,21 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tortie_http::{Admission, ConnectionActivity, ConnectionLimits, ConnectionTable, RequestGuard};
 use tortie_tls::{Reloading, TlsFiles};
 
 /// Connections at a time. The proxy has a few, each with many requests.
-const MOST_CONNECTIONS: usize = 2_048;
-/// Requests at a time on one of them.
-const MOST_STREAMS: u32 = 1_000;
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 2_048, per_source: 256 };
+/// Requests at a time on one of them, as kube-apiserver allows its clients. The proxy opens another connection for more.
+const MAX_STREAMS: u32 = 100;
 /// A handshake, and the head of a request, has to be done within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 const HEADERS: usize = 64 << 10;
 /// A connection on which nothing is heard for so long is asked for a sign of life, and closed without one.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// A connection without requests is closed after this time, however alive its client is. With HTTP/1 it is closed sooner, as
+/// the head of the next request is late.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// After a failure to accept: descriptors may be short.
 const PAUSE: Duration = Duration::from_millis(100);
 /// What is being answered when the server stops has this long.
@@ -40,8 +49,6 @@ const GRACE: Duration = Duration::from_secs(20);
 pub enum Identity {
     /// From files, read again when they change.
     Files(Reloading<Arc<Pair>>),
-    /// Made at the start; nobody can check it.
-    Own(Arc<Pair>),
     /// Made by the server and renewed by it; nothing at first.
     Renewed(watch::Receiver<Option<Arc<Pair>>>),
 }
@@ -57,22 +64,22 @@ impl Identity {
         Reloading::new(files, read_pair).map(Identity::Files)
     }
 
-    pub fn generate(names: Vec<String>) -> Result<Identity, String> {
-        let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(str::to_owned)?;
-        Ok(Identity::Own(Arc::new(Pair { chain: vec![made.cert.der().clone()], key })))
-    }
-
     fn pair(&self) -> Option<Arc<Pair>> {
         match self {
             Identity::Files(files) => Some(files.get()),
-            Identity::Own(pair) => Some(pair.clone()),
             Identity::Renewed(current) => current.borrow().clone(),
         }
     }
 }
 
 impl Pair {
+    /// One that nobody can check.
+    pub fn generate(names: Vec<String>) -> Result<Pair, String> {
+        let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(str::to_owned)?;
+        Ok(Pair { chain: vec![made.cert.der().clone()], key })
+    }
+
     pub fn from_pem(certificate: &str, key: &str) -> Result<Pair, String> {
         let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
@@ -99,16 +106,23 @@ fn read_pair(files: &TlsFiles) -> Result<Arc<Pair>, tortie_tls::TlsError> {
 /// The certificates that a client has shown.
 pub type Chain = Arc<Vec<CertificateDer<'static>>>;
 
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub source: IpAddr,
+    pub chain: Chain,
+}
+
 /// What is behind the connections.
 pub trait Answers: Send + Sync + 'static {
     fn answer(
         &self,
         request: http::Request<Body>,
-        chain: &Chain,
+        peer: &Peer,
     ) -> impl Future<Output = Response<Body>> + Send;
 
-    /// A connection was closed at once, since there are too many.
-    fn no_room_for_connection(&self);
+    /// Counts a connection that was closed for lack of room: a new `connection`, or an `idle_connection` for a new one.
+    fn count_closed(&self, connection: &'static str);
 }
 
 pub struct Server<A> {
@@ -137,7 +151,7 @@ impl<A: Answers> Server<A> {
     /// Serves until the server is to stop; then what is being answered is finished.
     pub async fn serve(self, listener: TcpListener) {
         let server = Arc::new(self);
-        let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let mut table = ConnectionTable::new(CONNECTION_LIMITS);
         let mut stopping = server.stopping.clone();
         let mut connections = JoinSet::new();
         loop {
@@ -146,25 +160,30 @@ impl<A: Answers> Server<A> {
                 _ = stopping.wait_for(|stopping| *stopping) => break,
             };
             while connections.try_join_next().is_some() {}
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, source) = match accepted {
+                Ok((stream, from)) => (stream, from.ip().to_canonical()),
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             };
-            let Ok(room) = room.clone().try_acquire_owned() else {
-                server.answers.no_room_for_connection();
-                continue;
-            };
-            let server = server.clone();
-            connections.spawn(async move {
-                if let Err(error) = server.converse(stream).await {
+            match table.make_room(source) {
+                Admission::Free => {}
+                Admission::Displaced => server.answers.count_closed("idle_connection"),
+                Admission::Refused => {
+                    server.answers.count_closed("connection");
+                    continue;
+                }
+            }
+            let activity = ConnectionActivity::default();
+            let (server, own_activity) = (server.clone(), activity.clone());
+            let task = connections.spawn(async move {
+                if let Err(error) = server.converse(stream, source, own_activity).await {
                     tracing::debug!(%error, "a connection has ended");
                 }
-                drop(room);
             });
+            table.insert(source, activity, task);
         }
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, finished).await.is_err() {
@@ -172,7 +191,12 @@ impl<A: Answers> Server<A> {
         }
     }
 
-    async fn converse(&self, stream: TcpStream) -> io::Result<()> {
+    async fn converse(
+        &self,
+        stream: TcpStream,
+        source: IpAddr,
+        activity: ConnectionActivity,
+    ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let acceptor = TlsAcceptor::from(Arc::new(self.config().map_err(io::Error::other)?));
         let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await??;
@@ -181,41 +205,86 @@ impl<A: Answers> Server<A> {
         let shown = session.peer_certificates().unwrap_or_default();
         let chain: Chain =
             Arc::new(shown.iter().map(|certificate| certificate.clone().into_owned()).collect());
-        let answers = self.answers.clone();
+        let (answers, peer) = (self.answers.clone(), Peer { source, chain });
+        let requests = activity.clone();
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let (answers, chain) = (answers.clone(), chain.clone());
-            async move { Ok::<_, Infallible>(answers.answer(request.map(Body::new), &chain).await) }
+            let (answers, peer, guard) = (answers.clone(), peer.clone(), requests.begin_request());
+            async move {
+                let response = answers.answer(request.map(Body::new), &peer).await;
+                Ok::<_, Infallible>(response.map(|body| TrackedBody { body, _guard: guard }))
+            }
         });
         let stopping = self.stopping.clone();
         let stream = TokioIo::new(stream);
         if speaks_2 {
             let mut http = http2::Builder::new(TokioExecutor::new());
             http.timer(TokioTimer::new())
-                .max_concurrent_streams(MOST_STREAMS)
+                .max_concurrent_streams(MAX_STREAMS)
                 .max_header_list_size(HEADERS as u32)
                 .keep_alive_interval(KEEP_ALIVE)
                 .keep_alive_timeout(PATIENCE);
-            finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), stopping).await
+            finish(
+                http.serve_connection(stream, service),
+                |http| http.graceful_shutdown(),
+                stopping,
+                &activity,
+            )
+            .await
         } else {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEADERS);
-            finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), stopping).await
+            finish(
+                http.serve_connection(stream, service),
+                |http| http.graceful_shutdown(),
+                stopping,
+                &activity,
+            )
+            .await
         }
     }
 }
 
-/// Until a connection has ended; when the server stops, nothing new begins on it.
+/// Until a connection has ended; when the server stops, or nothing was asked for long, nothing new begins on it.
 async fn finish<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     close: fn(Pin<&mut C>),
     mut stopping: watch::Receiver<bool>,
+    activity: &ConnectionActivity,
 ) -> io::Result<()> {
     let mut connection = std::pin::pin!(connection);
-    tokio::select! {
+    let limit = tokio::select! {
         ended = connection.as_mut() => return ended.map_err(io::Error::other),
-        _ = stopping.wait_for(|stopping| *stopping) => close(connection.as_mut()),
+        _ = stopping.wait_for(|stopping| *stopping) => GRACE,
+        () = activity.idle_for(IDLE_TIMEOUT) => PATIENCE,
+    };
+    close(connection.as_mut());
+    tokio::time::timeout(limit, connection).await?.map_err(io::Error::other)
+}
+
+/// The body of a response, with which the request is over: that of a watch lasts.
+struct TrackedBody {
+    body: Body,
+    _guard: RequestGuard,
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
     }
-    connection.await.map_err(io::Error::other)
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 pub fn response(code: http::StatusCode, form: &str, body: Body) -> Response<Body> {

@@ -55,14 +55,14 @@ impl Trust {
             }
         };
         Ok(Trust {
-            proxies: verifier(data.get("requestheader-client-ca-file"))
+            proxies: verifier(data.get("requestheader-client-ca-file"), Certificates::Required)
                 .map_err(|error| format!("requestheader-client-ca-file: {error}"))?,
             names: list("requestheader-allowed-names")?,
             user_headers: list("requestheader-username-headers")?,
             uid_headers: list("requestheader-uid-headers")?,
             group_headers: list("requestheader-group-headers")?,
             extra_prefixes: list("requestheader-extra-headers-prefix")?,
-            clients: verifier(data.get("client-ca-file"))
+            clients: verifier(data.get("client-ca-file"), Certificates::Required)
                 .map_err(|error| format!("client-ca-file: {error}"))?,
         })
     }
@@ -109,8 +109,18 @@ impl Trust {
     }
 }
 
+/// Whether a client has to show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificates {
+    Required,
+    Optional,
+}
+
 /// Takes certificates that these authorities, in PEM, have signed; `None` without any.
-pub fn verifier(pem: Option<&String>) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+pub fn verifier(
+    pem: Option<&String>,
+    certificates: Certificates,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
     let Some(pem) = pem.filter(|pem| !pem.trim().is_empty()) else { return Ok(None) };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
@@ -118,8 +128,15 @@ pub fn verifier(pem: Option<&String>) -> Result<Option<Arc<dyn ClientCertVerifie
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-    verifier.map(|verifier| Some(verifier as Arc<dyn ClientCertVerifier>)).map_err(|error| error.to_string())
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let builder = match certificates {
+        Certificates::Required => builder,
+        Certificates::Optional => builder.allow_unauthenticated(),
+    };
+    builder
+        .build()
+        .map(|verifier| Some(verifier as Arc<dyn ClientCertVerifier>))
+        .map_err(|error| error.to_string())
 }
 
 /// Whom to believe at this moment; followed while the server runs.

@@ -11,7 +11,9 @@ use crate::selectors::Selection;
 use crate::storage::{Listed, Storage};
 use crate::stored::Stored;
 use crate::tiers::InTier;
+use crate::workers::WorkerPool;
 use crate::write::{self, Author, Outcome, Place, Prepared};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tortie_model::{Kind, Resource};
@@ -26,13 +28,14 @@ const GENERATED: usize = 5;
 const LONGEST_GENERATED: usize = 253 - GENERATED;
 
 /// The request that is carried out.
-pub struct Asked<'a> {
-    pub request: &'a Request,
-    pub user: &'a User,
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub request: Request,
+    pub user: User,
     /// The name under which somebody writes.
-    pub manager: &'a str,
-    pub content_type: &'a str,
-    pub body: &'a [u8],
+    pub manager: String,
+    pub content_type: String,
+    pub body: Bytes,
 }
 
 /// What is answered.
@@ -52,12 +55,13 @@ pub enum Answer {
 pub struct Verbs<'a> {
     pub storage: &'a Storage,
     pub access: &'a Access,
+    pub workers: &'a WorkerPool,
 }
 
 impl Verbs<'_> {
     /// Everything but watches.
-    pub async fn carry_out(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
-        let request = asked.request;
+    pub async fn carry_out(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+        let request = &asked.request;
         let is_write = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
         if is_write && request.served.is_read_only() {
             return Err(Refusal::method_not_allowed(&format!(
@@ -77,15 +81,15 @@ impl Verbs<'_> {
         }
     }
 
-    async fn in_tier(self, asked: &Asked<'_>, verb: Verb, name: &str, tier: &str) -> Result<(), Refusal> {
-        let Request { served, namespace, .. } = asked.request;
+    async fn in_tier(self, asked: &Asked, verb: Verb, name: &str, tier: &str) -> Result<(), Refusal> {
+        let Request { served, namespace, .. } = &asked.request;
         let wanted = InTier { served: *served, verb, namespace, name, tier };
-        self.access.authorise_tier(asked.user, &wanted).await
+        self.access.authorise_tier(&asked.user, &wanted).await
     }
 
     /// The object that a request is about, if its tier lets somebody do that with it.
-    async fn live(self, asked: &Asked<'_>) -> Result<Resource, Refusal> {
-        let request = asked.request;
+    async fn live(self, asked: &Asked) -> Result<Resource, Refusal> {
+        let request = &asked.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
         if let Some(tier) = tier_of(&resource) {
             self.in_tier(asked, request.verb, &request.name, tier).await?;
@@ -93,39 +97,42 @@ impl Verbs<'_> {
         Ok(resource)
     }
 
-    async fn get(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+    async fn get(self, asked: &Asked) -> Result<Answer, Refusal> {
         let object = self.live(asked).await?.to_value();
         Ok(Answer::Object { object, code: 200, warnings: Vec::new() })
     }
 
     /// Which objects somebody sees of those that he asks for.
-    pub async fn selection(self, asked: &Asked<'_>) -> Result<Selection, Refusal> {
-        let request = asked.request;
+    pub async fn selection(self, asked: &Asked) -> Result<Selection, Refusal> {
+        let request = &asked.request;
         let options = &request.options;
         let mut selection =
             Selection::parse(request.served, &options.label_selector, &options.field_selector)?;
         if request.served.is_tiered() {
             let tiers = self.storage.tiers().await?;
-            self.access.narrow(asked.user, request, &mut selection, tiers).await?;
+            self.access.narrow(&asked.user, request, &mut selection, tiers).await?;
         }
         Ok(selection)
     }
 
-    async fn list(self, asked: &Asked<'_>) -> Result<Listed, Refusal> {
+    async fn list(self, asked: &Asked) -> Result<Listed, Refusal> {
         let selection = self.selection(asked).await?;
-        let request = asked.request;
+        let request = &asked.request;
         self.storage.list(request.served, &request.namespace, &selection, &request.options).await
     }
 
-    async fn create(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
-        let mut submitted = body::object(asked.content_type, asked.body)?;
-        generate_name(&mut submitted);
-        let name = write::text(&submitted, "/metadata/name").to_owned();
-        let prepared = write::created(place(asked, &name), submitted, author(asked, &now()))?;
-        self.insert(asked, prepared).await
+    async fn create(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+        let task = asked.clone();
+        let prepared = self.workers.run(move || {
+            let mut submitted = body::object(&task.content_type, &task.body)?;
+            generate_name(&mut submitted);
+            let name = write::text(&submitted, "/metadata/name").to_owned();
+            write::created(place(&task, &name), submitted, author(&task, &now()))
+        });
+        self.insert(asked, prepared.await?).await
     }
 
-    async fn insert(self, asked: &Asked<'_>, prepared: Prepared) -> Result<Answer, Refusal> {
+    async fn insert(self, asked: &Asked, prepared: Prepared) -> Result<Answer, Refusal> {
         let served = asked.request.served;
         let Prepared { resource, warnings } = prepared;
         let name = resource.metadata().name.clone();
@@ -157,8 +164,8 @@ impl Verbs<'_> {
     }
 
     /// In the store of Kubernetes it sees to this itself.
-    async fn check_namespace(self, asked: &Asked<'_>) -> Result<(), Refusal> {
-        let Request { served, namespace, .. } = asked.request;
+    async fn check_namespace(self, asked: &Asked) -> Result<(), Refusal> {
+        let Request { served, namespace, .. } = &asked.request;
         let is_kept_elsewhere = !self.storage.resources().client().is_kubernetes();
         if !served.kind.is_namespaced() || !(is_kept_elsewhere || asked.request.options.dry_run) {
             return Ok(());
@@ -176,22 +183,19 @@ impl Verbs<'_> {
         }
     }
 
-    async fn update(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
-        let submitted = body::object(asked.content_type, asked.body)?;
+    async fn update(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+        let task = asked.clone();
+        let submitted = self.workers.run(move || body::object(&task.content_type, &task.body)).await?;
         let live = self.live(asked).await?;
-        let now = now();
-        let outcome = write::updated(
-            place(asked, &asked.request.name),
-            &live.to_value(),
-            submitted,
-            author(asked, &now),
-            true,
-        )?;
-        self.replace(asked, &live, outcome).await
+        let (task, before) = (asked.clone(), live.to_value());
+        let outcome = self.workers.run(move || {
+            write::updated(place(&task, &task.request.name), &before, submitted, author(&task, &now()), true)
+        });
+        self.replace(asked, &live, outcome.await?).await
     }
 
-    async fn replace(self, asked: &Asked<'_>, live: &Resource, outcome: Outcome) -> Result<Answer, Refusal> {
-        let request = asked.request;
+    async fn replace(self, asked: &Asked, live: &Resource, outcome: Outcome) -> Result<Answer, Refusal> {
+        let request = &asked.request;
         let object = |object: Value, warnings| Answer::Object { object, code: 200, warnings };
         let Prepared { resource, warnings } = match outcome {
             Outcome::Same => return Ok(object(live.to_value(), Vec::new())),
@@ -216,8 +220,10 @@ impl Verbs<'_> {
     }
 
     /// A patch that names no version is made again from what stands there if somebody else was quicker.
-    async fn patch(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
-        let patch = Patch::read(body::media_type(asked.content_type), asked.body)?;
+    async fn patch(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+        let task = asked.clone();
+        let read = move || Patch::read(body::media_type(&task.content_type), &task.body).map(Arc::new);
+        let patch = self.workers.run(read).await?;
         let mut attempt = 1;
         loop {
             match self.patch_once(asked, &patch).await {
@@ -229,37 +235,26 @@ impl Verbs<'_> {
         }
     }
 
-    async fn patch_once(self, asked: &Asked<'_>, patch: &Patch) -> Result<Answer, Refusal> {
-        let (place, now) = (place(asked, &asked.request.name), now());
-        if let Patch::Apply(config) = patch {
-            let live = match self.live(asked).await {
-                Ok(live) => Some(live),
-                Err(refusal) if refusal.code == 404 => None,
-                Err(refusal) => return Err(refusal),
-            };
-            // The name of an applier is never guessed.
-            let by = Author { manager: &asked.request.options.field_manager, ..author(asked, &now) };
-            let before = live.as_ref().map(Resource::to_value);
-            let force = asked.request.options.force;
-            let outcome = write::applied(place, before.as_ref(), config.clone(), by, force)?;
-            return match (live, outcome) {
-                (None, Outcome::Changed(prepared)) => self.insert(asked, prepared).await,
-                (None, _) => Err(Refusal::not_found(place.served, place.name)),
-                (Some(live), outcome) => self.replace(asked, &live, outcome).await,
-            };
+    async fn patch_once(self, asked: &Arc<Asked>, patch: &Arc<Patch>) -> Result<Answer, Refusal> {
+        let live = match self.live(asked).await {
+            Ok(live) => Some(live),
+            Err(refusal) if refusal.code == 404 && patch.creates() => None,
+            Err(refusal) => return Err(refusal),
+        };
+        let before = live.as_ref().map(Resource::to_value);
+        let (task, patch) = (asked.clone(), patch.clone());
+        let outcome = self.workers.run(move || patched(&task, &patch, before.as_ref())).await?;
+        match (live, outcome) {
+            (Some(live), outcome) => self.replace(asked, &live, outcome).await,
+            (None, Outcome::Changed(prepared)) => self.insert(asked, prepared).await,
+            (None, _) => Err(Refusal::not_found(asked.request.served, &asked.request.name)),
         }
-        let live = self.live(asked).await?;
-        let before = live.to_value();
-        let patched = patch.onto(&before)?;
-        let by = author(asked, &now);
-        let outcome = write::updated(place, &before, patched, by, false)?;
-        self.replace(asked, &live, outcome).await
     }
 
-    async fn delete(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
-        let request = asked.request;
+    async fn delete(self, asked: &Asked) -> Result<Answer, Refusal> {
+        let request = &asked.request;
         let options =
-            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, asked.body)?;
+            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
         let mut attempt = 1;
         loop {
             let live = self.live(asked).await?;
@@ -276,7 +271,7 @@ impl Verbs<'_> {
 
     async fn delete_object(
         self,
-        asked: &Asked<'_>,
+        asked: &Asked,
         live: &Resource,
         options: &DeleteOptions,
     ) -> Result<Answer, Refusal> {
@@ -313,11 +308,13 @@ impl Verbs<'_> {
     }
 
     /// Whatever is selected; what somebody else deletes meanwhile is gone as well.
-    async fn delete_all(self, asked: &Asked<'_>) -> Result<Answer, Refusal> {
-        let request = asked.request;
+    async fn delete_all(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
+        let request = &asked.request;
         let options =
-            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, asked.body)?;
-        let mut listed = self.list(asked).await?;
+            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
+        let selection = self.selection(asked).await?;
+        let listing = self.storage.list(request.served, &request.namespace, &selection, &request.options);
+        let mut listed = listing.await?;
         let mut deleted: Vec<Arc<Stored>> = Vec::new();
         for object in std::mem::take(&mut listed.items) {
             let one = Request {
@@ -331,7 +328,11 @@ impl Verbs<'_> {
                 Err(refusal) if refusal.code == 404 => continue,
                 Err(refusal) => return Err(refusal),
             };
-            let asked = Asked { request: &one, ..*asked };
+            // Since it was listed it may have moved to a tier that the user may not see.
+            if !selection.selects(&Stored::of(&live).subject()) {
+                continue;
+            }
+            let asked = Asked { request: one, ..Asked::clone(asked) };
             match self.delete_object(&asked, &live, &options).await {
                 Ok(_) => deleted.push(object),
                 Err(refusal) if refusal.code == 404 => {}
@@ -358,13 +359,28 @@ fn now() -> String {
     format!("{:.0}", jiff::Timestamp::now())
 }
 
-fn place<'a>(asked: &'a Asked<'_>, name: &'a str) -> Place<'a> {
-    let Request { served, namespace, is_status, .. } = asked.request;
+/// The object as a patch makes it: from the live one, or from nothing where a configuration is applied.
+fn patched(asked: &Asked, patch: &Patch, live: Option<&Value>) -> Result<Outcome, Refusal> {
+    let (place, now) = (place(asked, &asked.request.name), now());
+    let by = author(asked, &now);
+    match (patch, live) {
+        (Patch::Apply(config), live) => {
+            // The name of an applier is never guessed.
+            let by = Author { manager: &asked.request.options.field_manager, ..by };
+            write::applied(place, live, config.clone(), by, asked.request.options.force)
+        }
+        (_, Some(live)) => write::updated(place, live, patch.onto(live)?, by, false),
+        (_, None) => Err(Refusal::not_found(place.served, place.name)),
+    }
+}
+
+fn place<'a>(asked: &'a Asked, name: &'a str) -> Place<'a> {
+    let Request { served, namespace, is_status, .. } = &asked.request;
     Place { served: *served, namespace, name, is_status: *is_status }
 }
 
-fn author<'a>(asked: &'a Asked<'_>, now: &'a str) -> Author<'a> {
-    Author { manager: asked.manager, now, validation: asked.request.options.field_validation }
+fn author<'a>(asked: &'a Asked, now: &'a str) -> Author<'a> {
+    Author { manager: &asked.manager, now, validation: asked.request.options.field_validation }
 }
 
 fn names_version(patch: &Patch) -> bool {

@@ -121,13 +121,14 @@ fn is_wanted(wanted: &Wanted, object: &Stored) -> bool {
 }
 
 /// What a change is to somebody who sees only some of the objects.
-fn seen<'a>(wanted: &Wanted, change: &'a Change) -> Option<(&'static str, &'a Stored)> {
+fn seen(wanted: &Wanted, change: &Change) -> Option<(&'static str, Arc<Stored>)> {
     let before = change.before.as_ref().is_some_and(|before| is_wanted(wanted, before));
     let after = !change.is_deletion && is_wanted(wanted, &change.after);
     match (before, after) {
-        (false, true) => Some(("ADDED", &change.after)),
-        (true, true) => Some(("MODIFIED", &change.after)),
-        (true, false) => Some(("DELETED", &change.after)),
+        (false, true) => Some(("ADDED", change.after.clone())),
+        (true, true) => Some(("MODIFIED", change.after.clone())),
+        // The watcher may not be allowed to see the object as it is now, in another tier.
+        (true, false) => Some(("DELETED", change.departed()?)),
         (false, false) => None,
     }
 }
@@ -159,7 +160,7 @@ impl Watcher {
             self.position = position;
             for change in &changes {
                 if let Some((kind, object)) = seen(&self.wanted, change) {
-                    self.encode(kind, object, &mut bytes);
+                    self.encode(kind, &object, &mut bytes);
                 }
             }
             if !bytes.is_empty() {

@@ -5,6 +5,7 @@ use crate::refusal::{Cause, Refusal};
 use crate::request::FieldValidation;
 use crate::resources::{API_VERSION, Served};
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 use tortie_apply::{ApplyError, Managed, Manager, equal};
 use tortie_model::{DecodeError, Resource};
 
@@ -222,6 +223,7 @@ fn finish_updated(
     }
     if own.get("deletionTimestamp").is_some() {
         let (before, after) = (finalizers(live), finalizers(&new));
+        let before: HashSet<&String> = before.iter().collect();
         if let Some(added) = after.iter().find(|name| !before.contains(name)) {
             let why = "no new finalizers can be added if the object is being deleted";
             let cause = Cause::invalid("metadata.finalizers", added, why);
@@ -346,6 +348,7 @@ fn decoded(
     if let (Some(live), false) = (live, unknown.is_empty()) {
         // What a newer version has stored stays, as long as nobody takes it away.
         let (_, kept) = Resource::from_user_tolerant(live.clone()).map_err(invalid)?;
+        let kept: HashSet<&String> = kept.iter().collect();
         if unknown.iter().all(|field| kept.contains(field)) {
             resource = Resource::from_store(kind, submitted).map_err(invalid)?;
             unknown.clear();

@@ -3,12 +3,13 @@
 //!
 //! `shape` is what a schema says about merging; `path` and `set` are fields and sets of fields; `walk` compares, merges and
 //! prunes values along a shape; `managed` is the record of owners (`metadata.managedFields`); `operation` is what a write does
-//! to object and record. Functions of their arguments: no I/O, no clock.
+//! to object and record. `patch` applies JSON patches and merge patches within bounds. Functions of their arguments: no I/O, no clock.
 
 mod conflict;
 mod fields_v1;
 mod managed;
 mod operation;
+mod patch;
 mod path;
 mod set;
 mod shape;
@@ -17,6 +18,10 @@ mod walk;
 pub use conflict::Conflict;
 pub use managed::{Managed, ManagerId, Operation};
 pub use operation::{Applied, ApplyError, Manager, apply, update};
+pub use patch::{
+    MAX_COPIED_BYTES, MAX_PATCH_OPERATIONS, MAX_PATCHED_DEPTH, PatchError, apply_json_patch,
+    apply_merge_patch, fits_json,
+};
 pub use path::{Element, Path};
 pub use set::Set;
 pub use shape::{Relation, Scalar, Shape};

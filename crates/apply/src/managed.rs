@@ -130,7 +130,7 @@ impl Managed {
             if let Some(owned) = self.0.remove(&id)
                 && let Some(merged) = self.0.get_mut(&bucket)
             {
-                merged.set = merged.set.union(&owned.set);
+                merged.set.extend(&owned.set);
                 merged.time = time;
                 left -= 1;
             }

@@ -215,7 +215,8 @@ fn prune(shape: &Shape, merged: &Value, managed: &Managed, last: &Set) -> Value 
     let pruned = remove(shape, merged, &last).unwrap_or_else(nothing);
     let named = |value: &Value| set_of(shape, value).with_named_fields(shape);
     // What somebody owns comes back.
-    let owned = managed.0.values().fold(Set::default(), |all, owned| all.union(&owned.set));
+    let mut owned = Set::default();
+    managed.0.values().for_each(|fields| owned.extend(&fields.set));
     let merged_set = named(merged);
     let kept = named(&pruned).union(&owned.with_named_fields(shape));
     let pruned = remove(shape, merged, &merged_set.difference(&kept)).unwrap_or_else(nothing);

@@ -56,7 +56,8 @@ impl Set {
         all
     }
 
-    fn extend(&mut self, other: &Set) {
+    /// Adds the members of another set.
+    pub(crate) fn extend(&mut self, other: &Set) {
         self.members.extend(other.members.iter().cloned());
         for (element, child) in &other.children {
             self.children.entry(element.clone()).or_default().extend(child);

@@ -1,19 +1,22 @@
 //! The one place entries come in and changes of the plan go out.
 
+use crate::address_owners::AddressOwners;
 use crate::bgp::{BgpEnvironment, BgpResolver, Elevated};
+use crate::floating::{FloatingClaims, FloatingRefusal};
 use crate::interests;
 use crate::migrations::Migrations;
 use crate::nat::Nat;
 use crate::nodes::NodeFacts;
 use crate::parameters::{Environment, L2Reachability, Parameters};
 use crate::policy::{Evaluations, Policies};
-use crate::proxied::Proxied;
+use crate::proxied::{Proxied, ServiceRefusal};
 use crate::routes::Routes;
 use crate::services::ServiceRanges;
 use crate::tunnels::Tunnels;
 use crate::wireguard::Wireguard;
-use crate::workloads::{Permissions, Workloads, addresses, local_workload, workload_id};
+use crate::workloads::{Name, Permissions, Workloads, addresses, local_workload, workload_id};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use tortie_model::kinds::{FelixConfiguration, WorkloadEndpoint};
 use tortie_model::salvage::{Salvaged, salvage};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
@@ -56,6 +59,9 @@ pub struct Compute {
     service_ranges: ServiceRanges,
     nat: Nat,
     proxied: Proxied,
+    floating: FloatingClaims,
+    node_addresses: AddressOwners<String>,
+    service_addresses: AddressOwners<Name>,
     policies: Policies,
     problems: BTreeMap<Key, String>,
 }
@@ -103,6 +109,9 @@ impl Compute {
             service_ranges: ServiceRanges::default(),
             nat: Nat::default(),
             proxied: Proxied::new(host),
+            floating: FloatingClaims::new(host),
+            node_addresses: AddressOwners::default(),
+            service_addresses: AddressOwners::default(),
             policies: Policies::new(host),
             problems: BTreeMap::new(),
         };
@@ -141,6 +150,7 @@ impl Compute {
                 self.wireguard.put_node(&node.metadata.name, facts);
                 self.proxied.put_node(&node.metadata.name, facts);
                 self.nat.put_host(&node.metadata.name, facts.host_nets());
+                self.node_addresses.put(node.metadata.name.clone(), facts.all_addresses(node).into_iter());
                 if node.metadata.name == self.host && node.metadata.labels != self.labels {
                     self.labels = node.metadata.labels.clone();
                     self.configure();
@@ -151,6 +161,7 @@ impl Compute {
                 self.tunnels.put_pool(pool);
                 self.nat.put_pool(pool);
                 self.proxied.put_pool(pool);
+                self.floating.put_pool(pool);
             }),
             Value::Resource(Resource::BGPConfiguration(configuration)) => {
                 if let Some(problem) = self.service_ranges.put(configuration) {
@@ -185,6 +196,8 @@ impl Compute {
             Value::Service(service) => {
                 if let Key::Service { namespace, name } = key {
                     self.proxied.put_service(namespace, name, service);
+                    let owner = (namespace.clone(), name.clone());
+                    self.service_addresses.put(owner, service.addresses());
                 }
                 Ok(())
             }
@@ -250,6 +263,7 @@ impl Compute {
                 self.tunnels.remove_node(name);
                 self.wireguard.remove_node(name);
                 self.proxied.remove_node(name);
+                self.node_addresses.remove(name);
                 if *name == self.host && !self.labels.is_empty() {
                     self.labels.clear();
                     self.configure();
@@ -259,6 +273,7 @@ impl Compute {
                 self.routes.remove_pool(name);
                 self.nat.remove_pool(name);
                 self.proxied.remove_pool(name);
+                self.floating.remove_pool(name);
                 self.tunnels.remove_pool(name);
             }
             Key::Resource { kind: Kind::FelixConfiguration, name, .. } => {
@@ -269,6 +284,7 @@ impl Compute {
                 let name = (namespace.clone(), name.clone());
                 self.forget_local(key);
                 self.workloads.remove(&name);
+                self.floating.remove_endpoint(&name);
                 self.routes.remove_remote(&name);
                 self.policies.remove(key);
             }
@@ -280,7 +296,10 @@ impl Compute {
             Key::Resource { .. } => self.policies.remove(key),
             Key::Block { cidr } => self.routes.remove_block(*cidr),
             Key::EndpointSlice { namespace, name } => self.policies.remove_slice(namespace, name),
-            Key::Service { namespace, name } => self.proxied.remove_service(namespace, name),
+            Key::Service { namespace, name } => {
+                self.proxied.remove_service(namespace, name);
+                self.service_addresses.remove(&(namespace.clone(), name.clone()));
+            }
             _ => {}
         }
     }
@@ -291,8 +310,19 @@ impl Compute {
         if let Some(peers) = self.bgp.as_mut().and_then(BgpResolver::take_local_peers) {
             self.workloads.set_peers(peers);
         }
+        self.decide_floating();
         let workloads = self.workloads.flush();
-        let proxied = self.proxied.flush(!workloads.addresses.is_empty(), self.workloads.addresses());
+        let find_owner = |address: IpAddr| {
+            if self.node_addresses.has(address) {
+                Some(ServiceRefusal::Node)
+            } else if self.policies.has_endpoint_address(address) {
+                Some(ServiceRefusal::Endpoint)
+            } else {
+                self.routes.has_host_block_of(address).then_some(ServiceRefusal::Block)
+            }
+        };
+        let moved = !workloads.addresses.is_empty();
+        let proxied = self.proxied.flush(moved, self.workloads.addresses(), find_owner);
         self.service_ranges.set_answered(self.proxied.services());
         for ((namespace, name), wired) in workloads.wired {
             let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
@@ -359,19 +389,50 @@ impl Compute {
     /// Objects that cannot take effect, and why.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
-        for (key, reason) in self.problems.iter().chain(self.policies.problems()) {
+        let mut add = |key: &Key, reason: &str| {
             let known = problems.entry(key.to_string()).or_default();
-            *known = if known.is_empty() { reason.clone() } else { format!("{known}; {reason}") };
+            *known = if known.is_empty() { reason.to_owned() } else { format!("{known}; {reason}") };
+        };
+        for (key, reason) in self.problems.iter().chain(self.policies.problems()) {
+            add(key, reason);
         }
         for (namespace, name) in self.workloads.waiting() {
-            let key = Key::resource(Kind::WorkloadEndpoint, namespace, name).to_string();
-            problems.insert(key, "its interface belongs to another endpoint".to_owned());
+            let key = Key::resource(Kind::WorkloadEndpoint, namespace, name);
+            add(&key, "its interface belongs to another endpoint");
+        }
+        for ((namespace, name), refusal) in self.floating.refusals() {
+            add(&Key::resource(Kind::WorkloadEndpoint, namespace, name), &refusal);
+        }
+        for ((namespace, name), address, refusal) in self.proxied.refusals() {
+            let key = Key::Service { namespace: namespace.to_string(), name: name.to_string() };
+            add(&key, &format!("no node answers for {address}: {refusal}"));
         }
         problems
     }
 
+    /// Returns why an endpoint of this node may not be attached with the floating addresses that it requests.
+    pub fn floating_refusal(&self, key: &Key) -> Option<String> {
+        let Key::Resource { kind: Kind::WorkloadEndpoint, namespace, name } = key else { return None };
+        self.floating.fatal_refusal(&(namespace.clone(), name.clone()))
+    }
+
+    fn decide_floating(&mut self) {
+        let find_owner = |address: IpAddr| {
+            if self.node_addresses.has(address) {
+                Some(FloatingRefusal::Node)
+            } else if self.service_addresses.has(address) || self.service_ranges.contains(address) {
+                Some(FloatingRefusal::Service)
+            } else {
+                self.policies.has_endpoint_address(address).then_some(FloatingRefusal::Endpoint)
+            }
+        };
+        let granted = self.floating.decide(find_owner, |address| self.routes.has_block_of(address));
+        self.workloads.set_floating(granted);
+    }
+
     fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
         let name = || (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
+        self.floating.put_endpoint(&name(), endpoint);
         if endpoint.spec.node == self.host {
             self.routes.remove_remote(&name());
             let old = self.local_endpoints.insert(key.clone(), endpoint.clone());
@@ -464,6 +525,7 @@ impl Compute {
         self.nat.set_policy(self.parameters.nat_policy());
         self.proxied
             .configure(self.parameters.local_subnet_l2_reachability == L2Reachability::PodsAndLoadBalancers);
+        self.floating.configure(self.parameters.floating_ips);
         self.tunnels.configure(self.parameters.tunnel_settings());
         self.wireguard.configure(self.parameters.wireguard_settings());
         match (by_workload, self.routes.by_workload()) {

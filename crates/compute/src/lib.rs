@@ -3,9 +3,11 @@
 //! [`Compute`] gets every entry that is written or deleted, in any order, and says what changes in the plan.
 //! It does no I/O and reads no clock, so the same datastore always gives the same plan.
 
+mod address_owners;
 mod bgp;
 mod changes;
 mod engine;
+mod floating;
 mod interests;
 mod migrations;
 mod nat;
@@ -23,6 +25,7 @@ mod workloads;
 
 pub use bgp::BgpEnvironment;
 pub use engine::{Compute, POLICY_KINDS, Totals};
+pub use floating::{FloatingRefusal, MAX_FLOATING_IPS};
 pub use interests::cluster_interests;
 pub use parameters::{
     ClientAuth, ClusterRoutes, Effect, Environment, FirstTable, FlowOffload, IfSet, InForce, L2Reachability,

@@ -88,6 +88,20 @@ impl NodeFacts {
         [self.v4, self.v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
     }
 
+    /// Every address of the node that the datastore has, those of its tunnels too.
+    pub fn all_addresses(&self, node: &Node) -> Vec<IpAddr> {
+        let listed = node.spec.addresses.iter().filter_map(|listed| parse_net(&listed.address));
+        let own = [self.v4, self.v6].into_iter().flatten().chain(listed).map(|net| net.addr());
+        let tunnels = [
+            self.vxlan_v4.address,
+            self.vxlan_v6.address,
+            self.ipip,
+            self.wireguard_v4.address,
+            self.wireguard_v6.address,
+        ];
+        own.chain(tunnels.into_iter().flatten()).collect()
+    }
+
     pub fn vxlan(&self, is_ipv4: bool) -> VxlanEnd {
         if is_ipv4 { self.vxlan_v4 } else { self.vxlan_v6 }
     }

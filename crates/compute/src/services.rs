@@ -43,6 +43,10 @@ impl ServiceRanges {
         }
     }
 
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.configured.iter().any(|range| range.contains(&address))
+    }
+
     /// The addresses that this node has others on its link send it.
     pub fn set_answered(&mut self, addresses: &BTreeSet<IpAddr>) {
         if !addresses.iter().copied().map(IpNet::from).eq(self.answered.iter().copied()) {

@@ -162,10 +162,7 @@ impl Parameters {
     }
 
     pub(crate) fn permissions(&self) -> Permissions {
-        Permissions {
-            spoofing: self.workload_source_spoofing == Spoofing::Any,
-            floating_ips: self.floating_ips,
-        }
+        Permissions { spoofing: self.workload_source_spoofing == Spoofing::Any }
     }
 }
 

@@ -9,8 +9,6 @@ use tortie_plan::{FloatingIp, LocalPeer, Migration, Update, Workload, WorkloadId
 /// Linux takes no longer names.
 const LONGEST_INTERFACE: usize = 15;
 
-const OPENSTACK: &str = "openstack";
-
 /// Namespace and name of an endpoint.
 pub(crate) type Name = (String, String);
 
@@ -25,6 +23,8 @@ pub(crate) struct Workloads {
     addresses: BTreeMap<IpAddr, usize>,
     /// Those that BGP is spoken with.
     peers: BTreeMap<Name, LocalPeer>,
+    /// Floating addresses that endpoints may have.
+    floating: BTreeMap<Name, Vec<FloatingIp>>,
     /// How many of them mark what they send.
     marked: usize,
 }
@@ -44,12 +44,10 @@ pub(crate) struct WorkloadChanges {
 pub struct Permissions {
     /// Sources that are not their own.
     pub spoofing: bool,
-    /// Addresses elsewhere that stand for their own; those of OpenStack may have them anyway.
-    pub floating_ips: bool,
 }
 
 impl Permissions {
-    pub const ALL: Permissions = Permissions { spoofing: true, floating_ips: true };
+    pub const ALL: Permissions = Permissions { spoofing: true };
 }
 
 /// What an endpoint of this node asks for, or why it cannot be had.
@@ -73,11 +71,7 @@ pub fn local_workload(
         mac: if spec.mac.is_empty() { None } else { Some(mac(&spec.mac)?) },
         addresses: addresses(endpoint).collect(),
         may_spoof: spoofs,
-        floating: if permissions.floating_ips || spec.orchestrator == OPENSTACK {
-            floating_ips(endpoint).collect()
-        } else {
-            Vec::new()
-        },
+        floating: Vec::new(),
         qos: crate::qos::read(spec.qos_controls.as_ref()),
         bgp_peer: None,
         migration: Migration::None,
@@ -97,16 +91,6 @@ pub(crate) fn workload_id(endpoint: &WorkloadEndpoint) -> WorkloadId {
         workload: format!("{}/{name}", endpoint.metadata.namespace),
         endpoint: spec.endpoint.clone(),
     }
-}
-
-/// Those of addresses that it has; what cannot be read is passed over.
-fn floating_ips(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = FloatingIp> {
-    endpoint.spec.ip_nats.iter().filter_map(|nat| {
-        let internal: IpAddr = nat.internal_ip.parse().ok()?;
-        let external: IpAddr = nat.external_ip.parse().ok()?;
-        let own = addresses(endpoint).any(|address| address == internal);
-        (own && internal.is_ipv4() == external.is_ipv4()).then_some(FloatingIp { external, internal })
-    })
 }
 
 /// The addresses of an endpoint; what is not one is passed over.
@@ -150,10 +134,23 @@ impl Workloads {
     pub fn set_peers(&mut self, peers: BTreeMap<Name, LocalPeer>) {
         let old = std::mem::replace(&mut self.peers, peers);
         let names = old.keys().chain(self.peers.keys());
-        for name in names.filter(|name| old.get(*name) != self.peers.get(*name)) {
-            let interface = self.endpoints.get(name).map(|(_, workload)| workload.interface.clone());
-            self.changed.extend(interface);
-        }
+        let differ: Vec<Name> =
+            names.filter(|name| old.get(*name) != self.peers.get(*name)).cloned().collect();
+        differ.iter().for_each(|name| self.mark_changed(name));
+    }
+
+    /// These endpoints, and no others, have floating addresses.
+    pub fn set_floating(&mut self, floating: BTreeMap<Name, Vec<FloatingIp>>) {
+        let old = std::mem::replace(&mut self.floating, floating);
+        let names = old.keys().chain(self.floating.keys());
+        let differ: Vec<Name> =
+            names.filter(|name| old.get(*name) != self.floating.get(*name)).cloned().collect();
+        differ.iter().for_each(|name| self.mark_changed(name));
+    }
+
+    fn mark_changed(&mut self, name: &Name) {
+        let interface = self.endpoints.get(name).map(|(_, workload)| workload.interface.clone());
+        self.changed.extend(interface);
     }
 
     /// Whether what one of them sends is marked.
@@ -195,7 +192,9 @@ impl Workloads {
                 && let Some((_, workload)) = self.endpoints.get(name)
             {
                 let bgp_peer = self.peers.get(name).cloned();
-                wanted.insert(id.clone(), (name.clone(), Workload { bgp_peer, ..workload.clone() }));
+                let floating = self.floating.get(name).cloned().unwrap_or_default();
+                let workload = Workload { bgp_peer, floating, ..workload.clone() };
+                wanted.insert(id.clone(), (name.clone(), workload));
             }
         }
         for id in stale.iter().filter(|id| !wanted.contains_key(id)) {

@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 use serde_json::json;
 use std::net::IpAddr;
-use tortie_compute::{BgpEnvironment, Compute, Environment};
+use tortie_compute::{BgpEnvironment, Compute, Environment, MAX_FLOATING_IPS};
+use tortie_model::kubernetes::{Service, ServiceForm};
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_plan::{Member, NAT_EXCLUSIONS, NAT_SOURCES, Plan, Route, SetId, TunnelKind, Update};
 use tortie_testkit::samples::stored;
@@ -374,7 +375,11 @@ proptest! {
 
 #[test]
 fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_marked() {
-    let mut entries = vec![node("n1", "172.16.0.1/24"), pool("plain", "10.0.0.0/16", "Never")];
+    let mut entries = vec![
+        node("n1", "172.16.0.1/24"),
+        pool("plain", "10.0.0.0/16", "Never"),
+        pool("floating", "192.0.2.0/24", "Never"),
+    ];
     let (key, value) = endpoint("n1", "c1", "cali1", "10.0.0.1");
     let Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
     let nat = |internal: &str, external: &str| json!({"internalIP": internal, "externalIP": external});
@@ -393,7 +398,8 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
     assert_eq!(workload.qos.egress.packets.unwrap().per_second, 7);
     assert_eq!(workload.qos.dscp, Some(46));
     let pools = SetId::new(tortie_plan::POOLS);
-    assert_eq!(plan.sets[&pools].members, [Member::Net("10.0.0.0/16".parse().unwrap())].into());
+    let nets = ["10.0.0.0/16", "192.0.2.0/24"].map(|net| Member::Net(net.parse().unwrap()));
+    assert_eq!(plan.sets[&pools].members, nets.into());
 
     entries.push(felix(json!({"floatingIPs": "Enabled"})));
     let (plan, mut compute) = plan_of(&entries, true);
@@ -407,4 +413,147 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
     compute.put(&key, &Value::Resource(Resource::WorkloadEndpoint(endpoint)));
     compute.flush().into_iter().for_each(|update| plan.apply(update));
     assert!(!plan.sets.contains_key(&pools), "nobody's packets are marked any more");
+}
+
+/// An endpoint of a node that asks for floating addresses, created in a year.
+fn floating_endpoint(node: &str, container: &str, address: &str, year: u16, externals: &[&str]) -> Entry {
+    let (key, value) = endpoint(node, container, &format!("cali{container}"), address);
+    let Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
+    let nats = externals.iter().map(|external| json!({"internalIP": address, "externalIP": external}));
+    endpoint.spec.ip_nats = serde_json::from_value(nats.collect()).unwrap();
+    endpoint.metadata.creation_timestamp = Some(format!("{year}-01-01T00:00:00Z"));
+    (key, Value::Resource(Resource::WorkloadEndpoint(endpoint)))
+}
+
+fn cluster_with_floating_addresses() -> Vec<Entry> {
+    let service = Service {
+        form: ServiceForm::ClusterIP,
+        cluster_ips: vec!["192.0.2.60".parse().unwrap()],
+        ingress_ips: vec!["192.0.2.61".parse().unwrap()],
+        // Anyone who may create a service may name it here, which takes it from no endpoint.
+        external_ips: vec!["192.0.2.10".parse().unwrap()],
+        ..Service::default()
+    };
+    let mut entries = cluster();
+    entries.extend([
+        felix(json!({"floatingIPs": "Enabled"})),
+        resource(Kind::IPPool, "", "floating", json!({"cidr": "192.0.2.0/24", "assignmentMode": "Manual"})),
+        // A pod that names an address of the pool makes a block of it, and takes no other address by that.
+        block("192.0.2.64/26", Some("n3"), &[]),
+        resource(Kind::IPPool, "", "off", json!({"cidr": "198.51.100.0/25", "disabled": true})),
+        resource(
+            Kind::IPPool,
+            "",
+            "balancers",
+            json!({"cidr": "198.51.100.128/25", "allowedUses": ["LoadBalancer"]}),
+        ),
+        resource(
+            Kind::BGPConfiguration,
+            "",
+            "default",
+            json!({"serviceClusterIPs": [{"cidr": "192.0.2.128/28"}]}),
+        ),
+        resource(
+            Kind::Node,
+            "",
+            "n4",
+            json!({"addresses": [{"address": "192.0.2.4", "type": "ExternalIP"}]}),
+        ),
+        (Key::Service { namespace: "shop".into(), name: "web".into() }, Value::Service(Box::new(service))),
+        endpoint("n3", "unmanaged", "cali5", "192.0.2.70"),
+        floating_endpoint("n1", "first", "10.0.0.9", 2020, &["192.0.2.10"]),
+        // Its own address comes first as text, which is how Calico chooses.
+        floating_endpoint("n1", "late", "10.0.0.8", 2021, &["192.0.2.10"]),
+        floating_endpoint("n2", "away", "10.0.0.70", 2020, &["192.0.2.11"]),
+        floating_endpoint("n1", "thief", "10.0.0.7", 2021, &["192.0.2.11"]),
+        floating_endpoint(
+            "n1",
+            "greedy",
+            "10.0.0.6",
+            2020,
+            &[
+                "172.16.0.2",
+                "192.0.2.4",
+                "192.0.2.60",
+                "192.0.2.61",
+                "192.0.2.129",
+                "192.0.2.70",
+                "10.0.0.64",
+                "10.0.0.120",
+                "198.51.100.1",
+                "198.51.100.129",
+                "203.0.113.1",
+                "192.0.2.77",
+            ],
+        ),
+    ]);
+    entries
+}
+
+#[test]
+fn floating_addresses_of_others_are_refused() {
+    let entries = cluster_with_floating_addresses();
+    let (mut plan, mut compute) = plan_of(&entries, false);
+    let floating = |plan: &Plan| -> Vec<(String, String)> {
+        let pairs = plan.workloads.values().flat_map(|workload| &workload.floating);
+        pairs.map(|pair| (pair.internal.to_string(), pair.external.to_string())).collect()
+    };
+    let pair = |internal: &str, external: &str| (internal.to_owned(), external.to_owned());
+    assert_eq!(floating(&plan), [pair("10.0.0.9", "192.0.2.10"), pair("10.0.0.6", "192.0.2.77")]);
+    let problem = |compute: &Compute, container: &str| {
+        let key = Key::resource(Kind::WorkloadEndpoint, "default", &format!("n1-cni-{container}-eth0"));
+        compute.problems().get(&key.to_string()).cloned().unwrap_or_default()
+    };
+    let greedy = problem(&compute, "greedy");
+    for expected in [
+        "172.16.0.2: it belongs to a node",
+        "192.0.2.4: it belongs to a node",
+        "192.0.2.60: it belongs to a service",
+        "192.0.2.61: it belongs to a service",
+        "192.0.2.129: it belongs to a service",
+        "192.0.2.70: it belongs to another endpoint",
+        "10.0.0.64: it belongs to another endpoint",
+        "10.0.0.120: IPAM gives the addresses of its block to workloads",
+        "198.51.100.1: it is in no enabled IPPool",
+        "198.51.100.129: it is in no enabled IPPool",
+        "203.0.113.1: it is in no enabled IPPool",
+    ] {
+        assert!(greedy.contains(expected), "{expected}: {greedy}");
+    }
+    for container in ["late", "thief"] {
+        assert!(problem(&compute, container).contains("another endpoint had asked for it before"));
+    }
+    assert_eq!(problem(&compute, "first"), "");
+
+    // The order of news does not matter, and addresses change hands when their owners do.
+    let reversed: Vec<Entry> = entries.iter().rev().cloned().collect();
+    assert_eq!(plan_of(&reversed, true).0, plan);
+    let settle = |compute: &mut Compute, plan: &mut Plan| {
+        compute.flush().into_iter().for_each(|update| plan.apply(update));
+        floating(plan)
+    };
+    compute.delete(&floating_endpoint("n1", "first", "10.0.0.9", 2020, &[]).0);
+    compute.delete(&floating_endpoint("n2", "away", "10.0.0.70", 2020, &[]).0);
+    let (key, value) = endpoint("n3", "new", "cali9", "192.0.2.77");
+    compute.put(&key, &value);
+    let expected = [pair("10.0.0.8", "192.0.2.10"), pair("10.0.0.7", "192.0.2.11")];
+    assert_eq!(settle(&mut compute, &mut plan), expected);
+    let (key, value) = felix(json!({"floatingIPs": "Disabled"}));
+    compute.put(&key, &value);
+    assert_eq!(settle(&mut compute, &mut plan), []);
+    assert_eq!(problem(&compute, "greedy"), "", "nothing is asked of a node that does not do it");
+}
+
+#[test]
+fn an_endpoint_has_a_bounded_number_of_floating_addresses() {
+    let many: Vec<String> = (0..=MAX_FLOATING_IPS).map(|last| format!("192.0.2.{last}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let entries = [
+        felix(json!({"floatingIPs": "Enabled"})),
+        pool("floating", "192.0.2.0/24", "Never"),
+        floating_endpoint("n1", "one", "10.0.0.1", 2020, &many),
+    ];
+    let (plan, compute) = plan_of(&entries, false);
+    assert_eq!(plan.workloads.values().next().unwrap().floating.len(), MAX_FLOATING_IPS);
+    assert!(compute.problems().values().any(|problem| problem.contains("32 floating addresses")));
 }

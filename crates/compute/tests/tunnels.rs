@@ -296,22 +296,79 @@ fn endpoint(name: &str, node: &str, nets: &[&str]) -> Entry {
     stored(Kind::WorkloadEndpoint, json!({"metadata": {"name": name, "namespace": "shop"}, "spec": spec}))
 }
 
+fn balancer_pool(name: &str, cidr: &str, vxlan: &str) -> Entry {
+    let spec = json!({"cidr": cidr, "vxlanMode": vxlan, "allowedUses": ["LoadBalancer"]});
+    resource(Kind::IPPool, name, spec)
+}
+
+fn service(address: &str) -> Entry {
+    let service = Service {
+        form: ServiceForm::LoadBalancer,
+        ingress_ips: vec![address.parse().unwrap()],
+        ..Service::default()
+    };
+    let key = Key::Service { namespace: "shop".into(), name: address.into() };
+    (key, Value::Service(Box::new(service)))
+}
+
+/// What others have, services do not get by asking for it, whatever their status says.
 #[test]
-fn one_node_answers_for_each_address_of_a_service() {
-    let service = |address: &str| {
+fn services_take_no_address_of_others() {
+    let on = || felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"}));
+    let requested = || {
         let service = Service {
             form: ServiceForm::LoadBalancer,
-            ingress_ips: vec![address.parse().unwrap()],
+            load_balancer_ip: "172.16.1.201".parse().ok(),
             ..Service::default()
         };
-        let key = Key::Service { namespace: "shop".into(), name: address.into() };
-        (key, Value::Service(Box::new(service)))
+        (Key::Service { namespace: "shop".into(), name: "asks".into() }, Value::Service(Box::new(service)))
     };
+    let entries = [
+        on(),
+        node(1, 1, true),
+        balancer_pool("link", "172.16.1.0/24", "Never"),
+        pool("pods", "172.16.2.0/24", "Never", "Never"),
+        endpoint("victim", "n9", &["172.16.1.130/32"]),
+        block("172.16.1.64/26", "n9", &[]),
+        requested(),
+        service("172.16.1.200"),
+        service("172.16.1.130"),
+        service("172.16.1.70"),
+        service("172.16.2.9"),
+        service("172.16.1.1"),
+    ];
+    let mut world = World::new(&entries);
+    let proxied = |world: &World| world.plan.proxied.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(proxied(&world), ["172.16.1.200"]);
+    let problems = world.compute.problems();
+    for (address, reason) in [
+        ("172.16.1.130", "it belongs to an endpoint"),
+        ("172.16.1.70", "it is in a block of IPAM that is not for services"),
+        ("172.16.2.9", "its IPPool does not allow LoadBalancer"),
+        ("172.16.1.1", "it belongs to a node"),
+    ] {
+        let problem = &problems[&format!("Service(shop/{address})")];
+        assert_eq!(*problem, format!("no node answers for {address}: {reason}"));
+    }
+    // The order of news does not matter, and an owner that goes leaves the address.
+    let mut reversed = World::new(&[]);
+    entries.iter().rev().for_each(|entry| {
+        reversed.put(entry.clone());
+        reversed.flush();
+    });
+    assert_eq!(proxied(&reversed), proxied(&world));
+    world.compute.delete(&Key::resource(Kind::WorkloadEndpoint, "shop", "victim"));
+    world.flush();
+    assert_eq!(proxied(&world), ["172.16.1.130", "172.16.1.200"]);
+}
+
+#[test]
+fn one_node_answers_for_each_address_of_a_service() {
     let mut world = World::new(&[
         felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"})),
         node(1, 1, true),
-        pool("link", "172.16.1.128/25", "Never", "Never"),
-        pool("wrapped", "10.0.0.0/16", "CrossSubnet", "Never"),
+        balancer_pool("link", "172.16.1.128/25", "Never"),
+        balancer_pool("wrapped", "10.0.0.0/16", "CrossSubnet"),
         service("10.0.0.7"),
         service("192.0.2.7"),
     ]);

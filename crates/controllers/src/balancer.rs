@@ -3,6 +3,7 @@
 //! Pure: services, pools and blocks in, actions out. Who has which address stands in the blocks, by a handle made of the
 //! service's name and UID; the status of a service repeats what stands there.
 
+use crate::absence::{Claim, References, Subject, SubjectClass};
 use data_encoding::BASE64URL_NOPAD;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
@@ -64,8 +65,18 @@ pub enum Choice {
 pub struct Balancer {
     services: BTreeMap<ServiceName, Service>,
     pools: BTreeMap<String, Pool>,
-    /// Addresses of services in each block that has any: handle, address, sequence number.
-    held: BTreeMap<IpNet, Vec<(String, IpAddr, u64)>>,
+    /// Addresses of services in each block that has any.
+    held: BTreeMap<IpNet, Vec<HeldAddress>>,
+}
+
+/// An address of a service, as a block has it.
+#[derive(Clone, Debug)]
+struct HeldAddress {
+    handle: String,
+    address: IpAddr,
+    sequence_number: u64,
+    /// The service that it was assigned to; nothing if the block does not say.
+    service: Option<ServiceName>,
 }
 
 /// Whose the blocks of load balancers are.
@@ -98,10 +109,18 @@ impl Balancer {
 
     pub fn put_block(&mut self, block: &Block) {
         let ours = |allocation: block::Allocation<'_>| {
-            let of_service = allocation.attribute(attribute::TYPE) == Some(TYPE)
-                && allocation.attribute(SERVICE).is_some();
-            let handle = allocation.handle().filter(|handle| of_service && handle.starts_with("lb-"))?;
-            Some((handle.to_owned(), allocation.address, allocation.sequence_number))
+            let service = allocation
+                .attribute(SERVICE)
+                .filter(|_| allocation.attribute(attribute::TYPE) == Some(TYPE))?;
+            let handle = allocation.handle().filter(|handle| handle.starts_with("lb-"))?;
+            let named =
+                |namespace: &str| ServiceName { namespace: namespace.to_owned(), name: service.to_owned() };
+            Some(HeldAddress {
+                handle: handle.to_owned(),
+                address: allocation.address,
+                sequence_number: allocation.sequence_number,
+                service: allocation.attribute(attribute::NAMESPACE).map(named),
+            })
         };
         let held: Vec<_> = block::allocations(block).filter_map(ours).collect();
         match held.is_empty() {
@@ -115,22 +134,37 @@ impl Balancer {
     }
 
     /// What is to be done. Without `mode` no service gets an address, and what they have is left as it is.
-    pub fn decide(&self, mode: Option<&AssignIPs>) -> Vec<Action> {
+    pub fn decide(&self, mode: Option<&AssignIPs>) -> Vec<Claim<Action>> {
         let Some(mode) = mode else { return Vec::new() };
-        let mut by_handle: BTreeMap<&str, Vec<(IpAddr, u64)>> = BTreeMap::new();
-        for (handle, address, sequence_number) in self.held.values().flatten() {
-            by_handle.entry(handle).or_default().push((*address, *sequence_number));
+        let mut by_handle: BTreeMap<&str, Vec<&HeldAddress>> = BTreeMap::new();
+        for held in self.held.values().flatten() {
+            by_handle.entry(&held.handle).or_default().push(held);
         }
-        let mut actions = Vec::new();
-        for (name, service) in self.services.iter().filter(|(_, service)| is_managed(service, mode)) {
+        let mut claims = Vec::new();
+        for (name, service) in &self.services {
             let handle = handle(name, &service.uid);
             let held = by_handle.remove(handle.as_str()).unwrap_or_default();
-            actions.extend(self.decide_one(name, service, handle, held));
+            if is_managed(service, mode) {
+                claims.extend(self.decide_one(name, service, handle, held));
+            } else if !held.is_empty() {
+                // The service is there and is not to have an address.
+                claims.push(Claim::certain(Action::Release(release(&held))));
+            }
         }
-        // Whatever is left belongs to no service that is to have an address.
-        let gone = by_handle.into_iter().map(|(handle, held)| release(handle, &held));
-        actions.extend(gone.map(Action::Release));
-        actions
+        // Whatever is left belongs to no service that is known.
+        for (handle, held) in by_handle {
+            let Some(service) = held.iter().find_map(|held| held.service.clone()) else { continue };
+            let subject = Subject::ServiceHold { service, handle: handle.to_owned() };
+            claims.push(Claim::if_absent(Action::Release(release(&held)), subject));
+        }
+        claims
+    }
+
+    /// How many services have an address, and how many addresses are in a pool or should be.
+    pub fn references(&self) -> References {
+        let handles: BTreeSet<&str> = self.held.values().flatten().map(|held| held.handle.as_str()).collect();
+        let addresses = self.held.values().map(Vec::len).sum();
+        References::from([(SubjectClass::Services, handles.len()), (SubjectClass::PoolAddresses, addresses)])
     }
 
     fn decide_one(
@@ -138,18 +172,32 @@ impl Balancer {
         name: &ServiceName,
         service: &Service,
         handle: String,
-        held: Vec<(IpAddr, u64)>,
-    ) -> Vec<Action> {
+        held: Vec<&HeldAddress>,
+    ) -> Vec<Claim<Action>> {
         let asked = asked(service);
         let asked = asked.as_deref();
         let pools = [4, 6].map(|version| self.named_pools(service, version));
-        let (kept, unwanted): (Vec<_>, Vec<_>) =
-            held.into_iter().partition(|(address, _)| self.may_keep(*address, asked, &pools));
+        let mut kept = BTreeSet::new();
+        let mut unwanted = Vec::new();
+        let mut claims = Vec::new();
+        for held in held {
+            let address = held.address;
+            if self.pools.values().any(|pool| pool.cidr.contains(&address)) {
+                match self.may_keep(address, asked, &pools) {
+                    true => _ = kept.insert(address),
+                    false => unwanted.push(held),
+                }
+                continue;
+            }
+            // It stays until it is proven that no pool has it.
+            kept.insert(address);
+            let subject = Subject::PoolOfAddress { address };
+            claims.push(Claim::if_absent(Action::Release(release(&[held])), subject));
+        }
         let mut actions = Vec::new();
         if !unwanted.is_empty() {
-            actions.push(Action::Release(release(&handle, &unwanted)));
+            actions.push(Action::Release(release(&unwanted)));
         }
-        let kept: BTreeSet<IpAddr> = kept.into_iter().map(|(address, _)| address).collect();
         match self.missing(service, asked, &kept, &pools) {
             Some(what) => {
                 let attributes = [
@@ -161,7 +209,7 @@ impl Balancer {
                 actions.push(Action::Assign(Wanted { service: name.clone(), handle, attributes, what }));
             }
             None if actions.is_empty() => {}
-            None => return actions,
+            None => return certain(actions, claims),
         }
         // What the status says is not lost while more is asked for.
         let said: BTreeSet<IpAddr> = service.ingress_ips.iter().copied().collect();
@@ -169,7 +217,7 @@ impl Balancer {
             let addresses = kept.into_iter().collect();
             actions.push(Action::Report { service: name.clone(), uid: service.uid.clone(), addresses });
         }
-        actions
+        certain(actions, claims)
     }
 
     /// Whether a service may go on having an address.
@@ -260,11 +308,16 @@ fn list(service: &Service, annotation: &str) -> Option<Vec<String>> {
     Some(serde_json::from_str(text).unwrap_or_default())
 }
 
-fn release(handle: &str, held: &[(IpAddr, u64)]) -> Vec<Release> {
-    let one = |(address, sequence_number): &(IpAddr, u64)| Release {
-        address: *address,
-        handle: Some(handle.to_owned()),
-        sequence_number: Some(*sequence_number),
+/// Actions that rely on no absence, before those that do.
+fn certain(actions: Vec<Action>, claims: Vec<Claim<Action>>) -> Vec<Claim<Action>> {
+    actions.into_iter().map(Claim::certain).chain(claims).collect()
+}
+
+fn release(held: &[&HeldAddress]) -> Vec<Release> {
+    let one = |held: &&HeldAddress| Release {
+        address: held.address,
+        handle: Some(held.handle.clone()),
+        sequence_number: Some(held.sequence_number),
     };
     held.iter().map(one).collect()
 }

@@ -1,21 +1,23 @@
 //! Carries out what the cores decide. What fails is logged and counted; the next look finds it again.
 
+use crate::absence::{Origin, Subject};
 use crate::balancer::{self, Choice, Wanted};
 use crate::lead::Place;
 use crate::lifecycle;
 use crate::node::garbage;
-use crate::node::pods::holds;
+use crate::node::pods::may_hold;
 use crate::policy_names::{self, Rename};
 use crate::write::Write;
+use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_http::liveness::Heartbeat;
 use tortie_ipam::block::Release;
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::Use;
 use tortie_ipam::{Allocator, Holder, Request, SpecificRequest};
-use tortie_model::Value;
+use tortie_model::{Key, KeyRange, Kind, Resource, Revision, Value};
 use tortie_store::orchestrator::Orchestrator;
-use tortie_store::{Error, Resources};
+use tortie_store::{Client, Error, Resources};
 
 /// Addresses that are released together.
 const BATCH: usize = 10_000;
@@ -24,6 +26,8 @@ const BATCH: usize = 10_000;
 pub struct Carrier {
     pub resources: Resources,
     pub orchestrator: Orchestrator,
+    /// Where the objects of Kubernetes are, which may be the datastore too.
+    kubernetes: Client,
     allocator: Allocator,
     namespace: String,
     /// There may be thousands of things to do, each with its own deadline.
@@ -43,9 +47,48 @@ impl Carrier {
         Carrier {
             resources: Resources::new(place.client.clone()),
             orchestrator: place.orchestrator.clone(),
+            kubernetes: place.kubernetes.clone().unwrap_or_else(|| place.client.clone()),
             allocator,
             namespace: place.namespace.clone(),
             heartbeat,
+        }
+    }
+
+    /// Whether an object does not exist, read on its own. Whatever is no clear answer is an error.
+    pub async fn is_absent(&self, subject: &Subject) -> tortie_store::Result<bool> {
+        self.heartbeat.beat();
+        match subject {
+            Subject::PodHold { pod, node, addresses } => {
+                let found = self.orchestrator.pod_hold(&pod.namespace, &pod.name).await?;
+                let held = |address: &IpAddr| may_hold(found.as_ref(), node.as_deref(), *address);
+                Ok(!addresses.iter().any(held))
+            }
+            Subject::ServiceHold { service, handle } => {
+                let (namespace, name) = (service.namespace.clone(), service.name.clone());
+                let found = self.kubernetes.look_up(&Key::Service { namespace, name }).await?;
+                Ok(match found.map(|entry| entry.value) {
+                    Some(Value::Service(found)) => balancer::handle(service, &found.uid) != *handle,
+                    Some(_) => false,
+                    None => true,
+                })
+            }
+            Subject::PoolOfAddress { address } => {
+                let listing = self.resources.client().list(&KeyRange::all(Kind::IPPool)).await?;
+                if let Some(error) = listing.unreadable.into_iter().next() {
+                    return Err(error);
+                }
+                // The revision of a list of nothing that is served.
+                if listing.revision == Revision::from(0) {
+                    return Err(Error::Datastore("the API server does not serve IPPools".to_owned()));
+                }
+                is_in_no_pool(listing.entries.iter().map(|entry| &entry.value), *address)
+            }
+            Subject::Object { origin: Origin::Kubernetes, key } => {
+                Ok(self.kubernetes.look_up(key).await?.is_none())
+            }
+            Subject::Object { origin: Origin::Datastore, key } => {
+                Ok(self.resources.client().look_up(key).await?.is_none())
+            }
         }
     }
 
@@ -55,25 +98,9 @@ impl Carrier {
         for action in actions {
             self.heartbeat.beat();
             match action {
-                garbage::Action::Release { handle, addresses, ask } => {
-                    let held = match &ask {
-                        Some(pod) => match self.orchestrator.pod_hold(&pod.namespace, &pod.name).await {
-                            // On whichever node: to Kubernetes itself one address has one pod.
-                            Ok(found) => {
-                                addresses.iter().any(|release| holds(found.as_ref(), None, release.address))
-                            }
-                            Err(error) => {
-                                tracing::warn!(%error, handle, "whether a pod still holds its address is not known; it is kept");
-                                outcome.failures += 1;
-                                true
-                            }
-                        },
-                        None => false,
-                    };
-                    if !held {
-                        tracing::info!(handle, addresses = addresses.len(), "releasing leaked addresses");
-                        leaks.extend(addresses);
-                    }
+                garbage::Action::Release { handle, addresses } => {
+                    tracing::info!(handle, addresses = addresses.len(), "releasing leaked addresses");
+                    leaks.extend(addresses);
                 }
                 garbage::Action::ReleaseBlock { owner, cidr } => {
                     match self.allocator.release_affinity(&owner, cidr, true).await {
@@ -255,5 +282,44 @@ impl Carrier {
                 }
             }
         }
+    }
+}
+
+/// Whether none of these pools has an address. A pool of which it is not known what it has is an error.
+fn is_in_no_pool<'a>(pools: impl Iterator<Item = &'a Value>, address: IpAddr) -> tortie_store::Result<bool> {
+    for pool in pools {
+        let Value::Resource(Resource::IPPool(pool)) = pool else { continue };
+        let cidr: IpNet = pool.spec.cidr.parse().map_err(|error: ipnet::AddrParseError| Error::Parse {
+            key: Key::resource(Kind::IPPool, "", &pool.metadata.name).to_string(),
+            value: pool.spec.cidr.clone(),
+            reason: error.to_string(),
+        })?;
+        if cidr.contains(&address) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_readable_pools_prove_an_absence() {
+        let pool = |cidr: &str| {
+            let text = json!({"metadata": {"name": "p"}, "spec": {"cidr": cidr}}).to_string();
+            Value::decode(&Key::resource(Kind::IPPool, "", "p"), text.as_bytes()).unwrap()
+        };
+        let address = "198.51.100.1".parse().unwrap();
+        let judge = |cidrs: &[&str]| {
+            let pools: Vec<Value> = cidrs.iter().map(|cidr| pool(cidr)).collect();
+            is_in_no_pool(pools.iter(), address)
+        };
+        assert!(judge(&[]).unwrap());
+        assert!(judge(&["192.0.2.0/24", "fd51::/64"]).unwrap());
+        assert!(!judge(&["192.0.2.0/24", "198.51.100.0/24"]).unwrap());
+        assert!(matches!(judge(&["nonsense"]), Err(Error::Parse { .. })));
     }
 }

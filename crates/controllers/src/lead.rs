@@ -1,5 +1,6 @@
 //! The work of the one that leads: hears of everything, asks the cores, carries out what they decide.
 
+use crate::absence::{AbsenceGuard, Admission, Claim, Origin, References};
 use crate::balancer::{Balancer, ServiceName};
 use crate::carrier::Carrier;
 use crate::compaction::Compaction;
@@ -11,7 +12,7 @@ use crate::node::host_endpoints;
 use crate::node::pods::{PodName, Pods};
 use crate::policy_names::{self, PolicyNames};
 use crate::settings::Settings;
-use crate::state::State;
+use crate::state::{ABSENCE, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,17 +95,20 @@ struct Cores {
     policy_names: PolicyNames,
     balancer: Balancer,
     mirror: Mirror,
+    guard: AbsenceGuard,
+    /// The datastore is not Kubernetes.
+    is_separate: bool,
     /// The datastore is locked: nothing is to be written.
     locked: bool,
 }
 
 /// Works until the feed ends, which it does only if something is badly wrong.
 pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
-    let separate = place.kubernetes.is_some();
     let mut feeds = Feeds::new(&place);
     let heartbeat = place.state.liveness.part(LEADER);
     let carrier = Carrier::new(&place, heartbeat);
-    let (mut cores, mut counters) = (Cores::default(), Counters::default());
+    let mut cores = Cores { is_separate: place.kubernetes.is_some(), ..Cores::default() };
+    let mut counters = Counters::default();
     let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
     // What the cores have heard is to be looked at, not before this moment.
     let mut look: Option<Instant> = Some(started);
@@ -135,17 +139,23 @@ pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
         if !feeds.are_in_sync() || cores.locked {
             continue;
         }
+        cores.guard.mark_synced(started.elapsed());
         let current = settings.borrow().clone();
+        cores.guard.set_leak_grace(current.leak_grace());
         let before = counters.failures;
         collect(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
         rename_policies(&current, &mut cores, &carrier, &mut counters, started.elapsed()).await;
         if look.is_some_and(|look| look <= Instant::now()) {
-            look = None;
-            reconcile(&current, &cores, &carrier, &mut counters, separate).await;
+            let now = started.elapsed();
+            let retry = reconcile(&current, &mut cores, &carrier, &mut counters, now).await;
+            look = retry.map(|time| started + time);
             if place.client.stores_v3_as_written() {
                 see_off(&cores, &carrier, &mut counters).await;
             }
         }
+        place.state.set(ABSENCE, cores.guard.report());
+        counters.absence = cores.guard.counters();
+        counters.withheld = cores.guard.withheld();
         if counters.failures > before {
             look = soonest(look, RETRY);
         }
@@ -187,14 +197,19 @@ async fn collect(
     let began = Instant::now();
     let names = cores.mirror.kubernetes_names();
     cores.nodes.kubernetes_names = names;
-    let actions = cores.garbage.scan(&cores.pods, &cores.nodes, now);
+    let claims = cores.garbage.scan(&cores.pods, &cores.nodes, now);
     counters.scans += 1;
     counters.scan_seconds = began.elapsed().as_secs_f64();
     counters.suspects = cores.garbage.suspects();
-    if actions.is_empty() {
+    let references = cores.garbage.references().clone();
+    let admission = admit(&mut cores.guard, "garbage", claims, &references, carrier, now).await;
+    if let Some(retry) = admission.retry {
+        cores.garbage.scan_by(retry);
+    }
+    if admission.actions.is_empty() {
         return;
     }
-    let outcome = carrier.collect(actions).await;
+    let outcome = carrier.collect(admission.actions).await;
     counters.failures += outcome.failures;
     let blocks: Vec<_> = cores.garbage.blocks().collect();
     for address in outcome.released {
@@ -236,17 +251,35 @@ async fn rename_policies(
     }
 }
 
-/// Everything that follows from what there is, whatever the time.
+/// Lets the guard read what claims rely on, and returns those that it admits.
+async fn admit<A>(
+    guard: &mut AbsenceGuard,
+    scope: &'static str,
+    claims: Vec<Claim<A>>,
+    references: &References,
+    carrier: &Carrier,
+    now: Duration,
+) -> Admission<A> {
+    guard.admit(scope, claims, references, now, async |subject| carrier.is_absent(subject).await).await
+}
+
+/// Everything that follows from what there is, whatever the time. Returns when it should be looked at again.
 async fn reconcile(
     settings: &Settings,
-    cores: &Cores,
+    cores: &mut Cores,
     carrier: &Carrier,
     counters: &mut Counters,
-    separate: bool,
-) {
+    now: Duration,
+) -> Option<Duration> {
+    let mut retries = Vec::new();
     if let Some(node) = settings.node() {
-        let nodes = cores.datastore_nodes.values();
-        for write in host_endpoints::writes(node.host_endpoint.as_ref(), nodes, &cores.host_endpoints) {
+        let origin = if cores.is_separate { Origin::Datastore } else { Origin::Kubernetes };
+        let config = node.host_endpoint.as_ref();
+        let claims = host_endpoints::writes(config, &cores.datastore_nodes, &cores.host_endpoints, origin);
+        let references = host_endpoints::references(&cores.host_endpoints);
+        let admission = admit(&mut cores.guard, "host endpoints", claims, &references, carrier, now).await;
+        retries.push(admission.retry);
+        for write in admission.actions {
             carrier.heartbeat.beat();
             let key = write.key();
             if let Err(error) = write.carry_out(&carrier.resources).await {
@@ -255,11 +288,19 @@ async fn reconcile(
             }
         }
     }
-    for action in cores.balancer.decide(settings.balancer().as_ref()) {
+    let claims = cores.balancer.decide(settings.balancer().as_ref());
+    let references = cores.balancer.references();
+    let admission = admit(&mut cores.guard, "services", claims, &references, carrier, now).await;
+    retries.push(admission.retry);
+    for action in admission.actions {
         counters.failures += u64::from(!carrier.balance(action).await);
     }
-    if separate {
-        for write in cores.mirror.writes(parts(settings)) {
+    if cores.is_separate {
+        let parts = parts(settings);
+        let (claims, references) = (cores.mirror.writes(parts), cores.mirror.references(parts));
+        let admission = admit(&mut cores.guard, "mirror", claims, &references, carrier, now).await;
+        retries.push(admission.retry);
+        for write in admission.actions {
             carrier.heartbeat.beat();
             let key = write.key();
             let node = matches!(key, Key::Resource { kind: Kind::Node, .. });
@@ -274,6 +315,7 @@ async fn reconcile(
             }
         }
     }
+    retries.into_iter().flatten().min()
 }
 
 /// Conditions of pools and tiers, and what keeps them from going.
@@ -356,6 +398,7 @@ impl Cores {
             }
             Resource::Node(node) => {
                 if source.is_kubernetes() {
+                    self.guard.put_node(&node.metadata.name);
                     self.nodes.kubernetes.insert(node.metadata.name.clone());
                 }
                 if source.is_datastore() {
@@ -404,6 +447,7 @@ impl Cores {
             Key::Resource { kind: Kind::HostEndpoint, name, .. } => _ = self.host_endpoints.remove(name),
             Key::Resource { kind: Kind::Node, name, .. } => {
                 if source.is_kubernetes() {
+                    self.guard.remove_node(name, now);
                     self.nodes.kubernetes.remove(name);
                     self.garbage.hurry_at_once();
                 }

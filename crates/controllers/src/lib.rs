@@ -1,9 +1,11 @@
 //! The controllers: what somebody has to do once in a cluster and not on every node.
 //!
-//! Each has a core without I/O: objects and the time in, actions out. [`lead`] is the loop around them, which runs in one
+//! Each has a core without I/O: objects and the time in, actions out. What relies on an object being missing
+//! passes the one gate of [`absence`]. [`lead`] is the loop around them, which runs in one
 //! replica at a time ([`election`]). An action that failed is found again, because cores look at what there is and remember
 //! nothing else.
 
+pub mod absence;
 pub mod balancer;
 mod carrier;
 mod compaction;

@@ -1,5 +1,6 @@
 //! How many addresses there are, by pool and node, in the words of the reference.
 
+use crate::absence::AbsenceCounters;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,6 +31,9 @@ pub struct Counters {
     pub compacted: u64,
     pub renamed_policies: u64,
     pub misnamed_policies: usize,
+    pub absence: AbsenceCounters,
+    /// Actions that are withheld because too many objects are missing at once.
+    pub withheld: usize,
 }
 
 /// The pool and the node of an address, as metrics name them.
@@ -152,6 +156,30 @@ pub fn page<'a>(
             "counter",
             "Policies that were stored again under their own name.",
             counters.renamed_policies as f64,
+        ),
+        (
+            "tortie_controllers_absence_proofs_total",
+            "counter",
+            "Objects that were read to prove that they do not exist, before anything of theirs was released or deleted.",
+            counters.absence.proofs as f64,
+        ),
+        (
+            "tortie_controllers_absence_contradictions_total",
+            "counter",
+            "Objects that were missing from a list and exist.",
+            counters.absence.contradictions as f64,
+        ),
+        (
+            "tortie_controllers_absence_failures_total",
+            "counter",
+            "Objects of which it could not be found out whether they exist.",
+            counters.absence.failures as f64,
+        ),
+        (
+            "tortie_controllers_absence_withheld",
+            "gauge",
+            "Releases and deletions that are withheld because a large share of objects is missing.",
+            counters.withheld as f64,
         ),
     ];
     for (name, kind, help, value) in own {

@@ -196,7 +196,11 @@ impl Mover {
 
     async fn clean_up(&self, migration: &Migration) -> Result<bool> {
         for definition in self.orchestrator.definitions("crd.projectcalico.org").await? {
-            self.orchestrator.remove_definition(&definition).await?;
+            if copy::is_moved(&definition.name) {
+                self.orchestrator.remove_definition(&definition).await?;
+            } else {
+                tracing::info!(definition = definition.name, "left in place: its objects were not moved");
+            }
         }
         self.orchestrator.hold_migration(migration, false).await.map(|_| true)
     }

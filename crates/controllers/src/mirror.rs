@@ -3,6 +3,7 @@
 //!
 //! Pure: what Kubernetes has and what the datastore has in, writes out. Every difference is found, whoever made it.
 
+use crate::absence::{Claim, References, Subject, SubjectClass};
 use crate::write::Write;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{Node, WorkloadEndpoint};
@@ -50,19 +51,32 @@ impl Mirror {
         self.datastore.remove(key);
     }
 
-    pub fn writes(&self, parts: Parts) -> Vec<Write> {
+    pub fn writes(&self, parts: Parts) -> Vec<Claim<Write>> {
         let keys: BTreeSet<&Key> = self.kubernetes.keys().chain(self.datastore.keys()).collect();
         let mut writes = Vec::new();
         for key in keys.into_iter().filter(|key| parts.copies(key)) {
-            writes.extend(copy(self.kubernetes.get(key), self.datastore.get(key)));
+            writes.extend(copy(key, self.kubernetes.get(key), self.datastore.get(key)));
         }
         if parts.endpoints {
-            writes.extend(self.datastore.iter().filter_map(|(key, found)| self.endpoint(key, found)));
+            let endpoints = self.datastore.iter().filter_map(|(key, found)| self.endpoint(key, found));
+            writes.extend(endpoints.map(Claim::certain));
         }
         if parts.nodes {
             writes.extend(self.datastore.values().filter_map(|found| self.node(found, parts.node_labels)));
         }
         writes
+    }
+
+    /// How many objects of the datastore are made from one of Kubernetes.
+    pub fn references(&self, parts: Parts) -> References {
+        let mut references = References::new();
+        for (key, found) in &self.datastore {
+            let is_node = matches!(found, Resource::Node(node) if kubernetes_name(node).is_some());
+            if parts.copies(key) || is_node {
+                *references.entry(SubjectClass::of(key)).or_default() += 1;
+            }
+        }
+        references
     }
 
     /// The labels and the account of a pod, on an endpoint that a plugin has made.
@@ -76,14 +90,15 @@ impl Mirror {
     }
 
     /// A node that Kubernetes no longer has goes; another has the labels that Kubernetes gives it, beside its own.
-    fn node(&self, found: &Resource, labels: bool) -> Option<Write> {
+    fn node(&self, found: &Resource, labels: bool) -> Option<Claim<Write>> {
         let Resource::Node(node) = found else { return None };
         let name = kubernetes_name(node)?;
         let Some(Resource::Node(known)) = self.kubernetes.get(&Key::resource(Kind::Node, "", name)) else {
-            return Some(Write::delete(Kind::Node, &node.metadata));
+            let write = Write::delete(Kind::Node, &node.metadata);
+            return Some(Claim::if_absent(write, Subject::node(name)));
         };
         let wanted = with_labels(node, &known.metadata.labels);
-        (labels && wanted != **node).then(|| Write::Update(Resource::from(wanted)))
+        (labels && wanted != **node).then(|| Claim::certain(Write::Update(Resource::from(wanted))))
     }
 
     /// Nodes of the datastore by the names that Kubernetes has for them; empty for those of others.
@@ -117,21 +132,24 @@ fn kubernetes_name(node: &Node) -> Option<&str> {
 }
 
 /// Makes one what the other is.
-fn copy(wanted: Option<&Resource>, found: Option<&Resource>) -> Option<Write> {
+fn copy(key: &Key, wanted: Option<&Resource>, found: Option<&Resource>) -> Option<Claim<Write>> {
     match (wanted, found) {
         (None, None) => None,
-        (None, Some(found)) => Some(Write::delete(found.kind(), found.metadata())),
+        (None, Some(found)) => {
+            let write = Write::delete(found.kind(), found.metadata());
+            Some(Claim::if_absent(write, Subject::kubernetes(key.clone())))
+        }
         (Some(wanted), None) => {
             let mut new = wanted.clone();
             new.metadata_mut().resource_version.clear();
-            Some(Write::Create(new))
+            Some(Claim::certain(Write::Create(new)))
         }
         (Some(wanted), Some(found)) => {
             let mut new = wanted.clone();
             // What the datastore alone knows of its object.
             *new.metadata_mut() = found.metadata().clone();
             new.metadata_mut().labels = wanted.metadata().labels.clone();
-            (new != *found).then_some(Write::Update(new))
+            (new != *found).then(|| Claim::certain(Write::Update(new)))
         }
     }
 }

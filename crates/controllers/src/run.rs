@@ -7,9 +7,11 @@ use crate::metrics::{self, Counters};
 use crate::migration::{self, Mover};
 use crate::options::ControllersArgs;
 use crate::settings::{self, BadVariable, Environment, Settings};
-use crate::state::{DATASTORE, KUBERNETES, STARTUP, State, WRITES};
+use crate::state::{ABSENCE, DATASTORE, KUBERNETES, STARTUP, State, WRITES};
 use std::collections::BTreeMap;
 use std::io;
+use std::io::Write as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,22 +44,43 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
     let io = |what| move |error| RunError::Io { what, error };
     let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
+    let config = Config::load(&args.config)?;
+    let end = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    run_until(args, config, end).await
+}
+
+async fn run_until(
+    args: ControllersArgs,
+    config: Config,
+    end: impl Future<Output = ()>,
+) -> Result<(), RunError> {
     let environment = Environment::of_process();
     environment.check()?;
-    let config = Config::load(&args.config)?;
     let target = config.orchestrator().ok_or_else(|| {
         Error::Config("the controllers follow Kubernetes: set KUBECONFIG, or run them in a pod".to_owned())
     })?;
-    let client = Client::connect(&config).await?;
     let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let (kubernetes, mover) = match client.is_kubernetes() {
-        true => (None, Some(Mover::connect(&config, orchestrator.clone(), migration::DRAIN).await?)),
-        false => {
-            let there = Config { datastore_type: "kubernetes".to_owned(), ..config };
-            (Some(Client::connect(&there).await?), None)
-        }
-    };
     let state = Arc::new(State::new(args.status_file.clone(), Liveness::default()));
+    let health = watch::channel(args.health_port);
+    // Probes are answered from here on, or a server that is away for long would get the controllers killed.
+    let mut observers = pin!(async {
+        tokio::select! {
+            () = write_liveness(&state) => {}
+            () = http::follow(health.1, "health", http::health(state.clone())) => {}
+        }
+    });
+    let mut end = pin!(end);
+    let connections = tokio::select! {
+        connections = connect(config, &orchestrator, &state) => connections?,
+        () = &mut observers => return Err(RunError::Ended),
+        () = &mut end => return Ok(()),
+    };
+    let Connections { client, kubernetes, mover } = connections;
     let election = Election {
         orchestrator: orchestrator.clone(),
         namespace: args.lease_namespace.clone(),
@@ -73,29 +96,59 @@ pub async fn run(args: ControllersArgs) -> Result<(), RunError> {
     };
     let resources = Resources::new(client);
     let (sender, settings) = watch::channel(Arc::new(Settings::default()));
-    let (health, metrics) = (watch::channel(args.health_port), watch::channel(0));
+    let metrics = watch::channel(0);
     tracing::info!(identity = election.identity, "the controllers start");
-    println!("ready: controllers {}", election.identity);
+    // Without a reader of standard output the daemon serves all the same.
+    let _ = writeln!(std::io::stdout(), "ready: controllers {}", election.identity);
     let parts = async {
         tokio::select! {
             () = watch_health(&resources, &orchestrator, &state) => {}
-            () = write_liveness(&state) => {}
+            () = &mut observers => {}
             () = follow_configuration(&resources, &environment, sender, &state) => {}
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
-            () = http::follow(health.1, "health", http::health(state.clone())) => {}
             () = http::follow(metrics.1, "metrics", http::metrics(state.clone())) => {}
             () = take_turns(&election, &place, mover.as_ref(), settings.clone()) => {}
         }
     };
     let outcome = tokio::select! {
         () = parts => Err(RunError::Ended),
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = &mut end => Ok(()),
     };
     election.resign().await;
     drop(health.0);
     tracing::info!("the controllers end");
     outcome
+}
+
+struct Connections {
+    client: Client,
+    /// Kubernetes where it is not the datastore itself.
+    kubernetes: Option<Client>,
+    mover: Option<Mover>,
+}
+
+/// Connects, however long that takes; readiness has the cause meanwhile.
+async fn connect(
+    config: Config,
+    orchestrator: &Orchestrator,
+    state: &State,
+) -> Result<Connections, RunError> {
+    let client = Client::connect_waiting(&config, |error| {
+        tracing::warn!(%error, "waiting for the datastore; trying again");
+        state.set(DATASTORE, Err(error.to_string()));
+    })
+    .await?;
+    if client.is_kubernetes() {
+        let mover = Mover::connect(&config, orchestrator.clone(), migration::DRAIN).await?;
+        return Ok(Connections { client, kubernetes: None, mover: Some(mover) });
+    }
+    // Calico's objects are elsewhere, so the cluster need not serve their group.
+    let there = Config {
+        datastore_type: "kubernetes".to_owned(),
+        calico_api_group: "crd.projectcalico.org/v1".to_owned(),
+        ..config
+    };
+    Ok(Connections { client, kubernetes: Some(Client::connect(&there).await?), mover: None })
 }
 
 /// The host's name and the process id.
@@ -129,6 +182,7 @@ async fn take_turns(
         for part in lead::PARTS {
             place.state.liveness.forget(part);
         }
+        place.state.set(ABSENCE, Ok(()));
     }
 }
 
@@ -256,7 +310,7 @@ async fn apply(
         written.status = status;
         let Ok(version) = client.revision(&written.metadata.resource_version) else { return };
         if let Err(error) = client.update(&key, &Value::Resource(Resource::from(written)), &version).await {
-            tracing::debug!(%error, "what is in force could not be written to the configuration's status");
+            tracing::debug!(%error, "cannot write the running configuration to the status of KubeControllersConfiguration");
         }
     }
 }
@@ -282,6 +336,40 @@ mod tests {
 
     /// Longer than between two looks of the health checks, shorter than a request may take.
     const SILENCE: Duration = Duration::from_secs(6);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn controllers_that_wait_for_the_api_are_alive() {
+        // Closed at once: nobody listens there.
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let config = Config {
+            datastore_type: "kubernetes".to_owned(),
+            k8s_api_endpoint: format!("http://{address}"),
+            ..Config::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("status.json");
+        let args = ControllersArgs {
+            config: dir.path().join("none"),
+            status_file: file.clone(),
+            health_port: 0,
+            lease_namespace: "kube-system".to_owned(),
+            lease_name: "tortie-controllers".to_owned(),
+            identity: None,
+        };
+        let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+        let running = run_until(args, config, async { _ = receiver.await });
+        let look = async {
+            while !check(&file, Probe::Readiness).unwrap_err().ends_with("; initialising") {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!(check(&file, Probe::Liveness), Ok(()));
+            sender.send(()).unwrap();
+        };
+        let both = async { tokio::join!(running, look) };
+        let (outcome, ()) =
+            tokio::time::timeout(Duration::from_secs(120), both).await.expect("not within two minutes");
+        outcome.unwrap();
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_part_that_is_held_is_named_and_alive_again_when_it_goes_on() {

@@ -12,6 +12,7 @@ use tortie_http::liveness::{self, Liveness};
 pub const STARTUP: &str = "Startup";
 pub const DATASTORE: &str = "CalicoDatastore";
 pub const KUBERNETES: &str = "KubeAPIServer";
+pub const ABSENCE: &str = "ProofOfAbsence";
 
 /// Between writes of the file, also if nothing has changed.
 pub const WRITES: Duration = Duration::from_secs(10);

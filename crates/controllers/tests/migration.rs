@@ -227,11 +227,18 @@ async fn nodes_follow(cluster: &Cluster) {
     server.must("PUT", &format!("{path}/calico-node/status"), Some(&rolled));
     assert!(!cluster.mover.step().await.unwrap());
     assert_eq!(cluster.phase(), phase::COMPLETE);
+    // A kind of somebody else in the same group, whose objects were not moved.
+    let mut foreign = schema::storage_crds()[0].clone();
+    foreign["metadata"]["name"] = "others.crd.projectcalico.org".into();
+    foreign["spec"]["names"] =
+        json!({"kind": "Other", "listKind": "OtherList", "plural": "others", "singular": "other"});
+    server.create(DEFINITIONS, &foreign);
     assert!(cluster.mover.step().await.unwrap());
     assert!(server.send("GET", MIGRATION, None).is_err(), "the migration is gone");
     let first = schema::storage_crds()[0]["metadata"]["name"].as_str().unwrap().to_owned();
     eventually("the older group is gone", || {
         server.send("GET", &format!("{DEFINITIONS}/{first}"), None).is_err()
     });
+    server.must("GET", &format!("{DEFINITIONS}/others.crd.projectcalico.org"), None);
     assert_eq!(cluster.new.list(Kind::NetworkPolicy, None).await.unwrap().items.len(), 30);
 }

@@ -25,23 +25,23 @@ type Result<T> = std::result::Result<T, PatchError>;
 
 /// The object after the patch.
 pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> Result<Value> {
-    let mut result = object.clone();
+    let failed = |error: tortie_apply::PatchError| PatchError::Failed(error.to_string());
     match (patch_type, patch) {
         (PatchType::Json, patch @ Value::Array(_)) => {
             let operations: json_patch::Patch =
                 serde_json::from_value(patch).map_err(|e| PatchError::Operations(e.to_string()))?;
-            json_patch::patch(&mut result, &operations.0).map_err(|e| PatchError::Failed(e.to_string()))?;
+            tortie_apply::apply_json_patch(object, &operations.0).map_err(failed)
         }
-        (PatchType::Json, _) => return Err(PatchError::Shape("json", "a list of operations")),
-        (PatchType::Merge, patch @ Value::Object(_)) => json_patch::merge(&mut result, &patch),
-        (PatchType::Merge, _) => return Err(PatchError::Shape("merge", "an object")),
+        (PatchType::Json, _) => Err(PatchError::Shape("json", "a list of operations")),
+        (PatchType::Merge, patch @ Value::Object(_)) => {
+            tortie_apply::apply_merge_patch(object, &patch).map_err(failed)
+        }
+        (PatchType::Merge, _) => Err(PatchError::Shape("merge", "an object")),
         (PatchType::Strategic, Value::Object(patch)) => {
-            let original = std::mem::take(&mut result);
-            result = Value::Object(merge_maps(into_map(original), patch)?);
+            merge_maps(into_map(object.clone()), patch).map(Value::Object)
         }
-        (PatchType::Strategic, _) => return Err(PatchError::Shape("strategic merge", "an object")),
+        (PatchType::Strategic, _) => Err(PatchError::Shape("strategic merge", "an object")),
     }
-    Ok(result)
 }
 
 const PATCH: &str = "$patch";
@@ -249,6 +249,15 @@ mod tests {
         assert!(error.starts_with("invalid JSON patch: "), "{error}");
         let error = apply(&object(), json!({}), PatchType::Json).unwrap_err().to_string();
         assert_eq!(error, "a json patch must be a list of operations");
+    }
+
+    #[test]
+    fn copies_without_end_are_refused() {
+        let copies: Vec<Value> = (0..40)
+            .map(|number| json!({"op": "copy", "from": "/spec", "path": format!("/spec/{number}")}))
+            .collect();
+        let error = apply(&object(), copies.into(), PatchType::Json).unwrap_err().to_string();
+        assert!(error.starts_with("the patch cannot be applied: "), "{error}");
     }
 
     fn json_value() -> impl Strategy<Value = Value> {

@@ -6,7 +6,7 @@ use crate::release;
 use serde_json::Value;
 use std::io::Write;
 use tortie_model::{Kind, Resource};
-use tortie_store::{Client, Config, Error, Resources};
+use tortie_store::{Client, Config, Resources};
 
 /// Connects, and says so on standard error when the cluster is of another version. A store that does not answer
 /// ends the command here, once, instead of once for each thing the command would ask.
@@ -19,7 +19,7 @@ pub async fn connect(connection: &Connection, global: &Global) -> Result<Resourc
                 let _ = writeln!(std::io::stderr(), "{warning}");
             }
         }
-        Err(error @ Error::Datastore(_)) => return Err(Failure::NoClient(error)),
+        Err(error) if error.is_outage() => return Err(Failure::NoClient(error)),
         // Not there, not allowed or not readable: the command itself may still succeed.
         _ => {}
     }

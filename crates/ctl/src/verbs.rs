@@ -25,8 +25,13 @@ pub fn place(resource: &mut Resource, asked: Asked) -> Result<()> {
     Ok(())
 }
 
-/// Policies that stand for Kubernetes' own are changed there.
+/// Policies that stand for Kubernetes' own are changed there, and ClusterInformation by the parts of the cluster: nodes of Calico end
+/// when it is gone.
 pub fn check_managed_here(kind: Kind, namespace: &str, name: &str, operation: &'static str) -> Result<()> {
+    if kind == Kind::ClusterInformation {
+        let id = kind.to_string();
+        return Err(VerbError::Store(Error::NotSupported { operation, id, reason: String::new() }));
+    }
     if kind == Kind::NetworkPolicy && name.starts_with("knp.default.") {
         return Err(VerbError::Store(Error::NotSupported {
             operation,
@@ -110,6 +115,15 @@ pub async fn modify(
     change: impl Fn(Resource) -> std::result::Result<Resource, String>,
 ) -> std::result::Result<Resource, ModifyError> {
     check_managed_here(kind, namespace, name, "apply or replace")?;
+    modify_managed(store, (kind, namespace, name), change).await
+}
+
+/// The same for objects that users do not write.
+pub async fn modify_managed(
+    store: &Resources,
+    (kind, namespace, name): (Kind, &str, &str),
+    change: impl Fn(Resource) -> std::result::Result<Resource, String>,
+) -> std::result::Result<Resource, ModifyError> {
     let mut attempt = 1;
     loop {
         let current = store.get(kind, namespace, name).await.map_err(VerbError::Store)?;
@@ -190,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_of_kubernetes_are_refused() {
+    fn objects_that_others_manage_are_refused() {
         let error = check_managed_here(Kind::NetworkPolicy, "shop", "knp.default.web", "delete").unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -199,5 +213,7 @@ mod tests {
         );
         assert!(check_managed_here(Kind::NetworkPolicy, "shop", "knp.web", "delete").is_ok());
         assert!(check_managed_here(Kind::GlobalNetworkPolicy, "", "knp.default.web", "delete").is_ok());
+        let error = check_managed_here(Kind::ClusterInformation, "", "default", "delete").unwrap_err();
+        assert_eq!(error.to_string(), "operation delete is not supported on ClusterInformation");
     }
 }

@@ -3,7 +3,7 @@
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
 use crate::failure::{Concerns, Failure};
-use crate::felix::Leftovers;
+use crate::felix::{FelixWatch, Leftovers};
 use crate::kernel::{ConntrackCleanup, Event, Events, Kernel, Wireguard};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
@@ -78,6 +78,7 @@ impl Dataplane {
         let started = Instant::now();
         let denied_flows = settings.policy.cut_denied_flows.then(DeniedFlows::default);
         let leftovers = Leftovers::new(host.clone());
+        let felix_watch = FelixWatch::new(host.clone());
         let mut audits = Audits::default();
         audits.configure(&settings);
         let (policy, policy_events) = PolicyEngine::open(&host, settings.clone())?;
@@ -95,6 +96,7 @@ impl Dataplane {
             policy_events,
             denied_flows,
             leftovers,
+            felix_watch,
             switches,
             started,
             audits,
@@ -206,6 +208,7 @@ pub(crate) struct Engine {
     /// If established flows have to follow policy.
     pub(crate) denied_flows: Option<DeniedFlows>,
     pub(crate) leftovers: Leftovers,
+    pub(crate) felix_watch: FelixWatch,
     pub(crate) switches: Vec<Setting>,
     pub(crate) started: Instant,
     audits: Audits,
@@ -246,7 +249,12 @@ impl Engine {
                     return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew");
                 },
                 changed = self.policy_events.changed() => match changed {
-                    Ok(changed) => self.policy.invalidate(changed),
+                    Ok(changed) => {
+                        self.policy.invalidate(changed);
+                        if changed.theirs {
+                            self.felix_watch.invalidate();
+                        }
+                    }
                     Err(error) => return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew"),
                 },
                 index = self.arrivals.next() => self.core.announced_on(index),
@@ -279,6 +287,10 @@ impl Engine {
             if self.policy.is_settled() {
                 self.leftovers.remove(self.started.elapsed()).await;
             }
+            if self.leftovers.are_removed() {
+                self.felix_watch.look(self.started.elapsed()).await;
+                self.outbox.second_engine = self.felix_watch.is_present();
+            }
         }
     }
 
@@ -291,7 +303,8 @@ impl Engine {
                 self.policy.configure((*settings).clone());
                 self.core.configure(*settings, mtu_pattern);
             }
-            Change::Replace(plan) => {
+            Change::Replace(mut plan) => {
+                self.core.withhold(&mut plan);
                 self.policy.replace(&plan);
                 self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.replace(&plan));
                 self.core.replace(*plan);
@@ -299,16 +312,23 @@ impl Engine {
             }
             Change::Updates(updates) => {
                 for update in updates {
-                    if let Update::Workload(_, Some(workload)) = &update {
-                        self.interfaces.insert(workload.interface.clone());
-                    }
-                    self.policy.apply(&update);
-                    self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.apply(&update));
-                    self.core.apply(update);
+                    let granted = self.core.sift(update);
+                    self.apply_updates(granted);
                 }
             }
         }
         command.done
+    }
+
+    fn apply_updates(&mut self, updates: Vec<Update>) {
+        for update in updates {
+            if let Update::Workload(_, Some(workload)) = &update {
+                self.interfaces.insert(workload.interface.clone());
+            }
+            self.policy.apply(&update);
+            self.denied_flows.iter_mut().for_each(|denied_flows| denied_flows.apply(&update));
+            self.core.apply(update);
+        }
     }
 
     /// Takes in an event and all others that are already there.
@@ -348,6 +368,8 @@ impl Engine {
     /// Has what the kernel does not announce looked at: settings.
     fn tick(&mut self) {
         self.core.tick();
+        let reviewed = self.core.review_links();
+        self.apply_updates(reviewed);
         self.stale.switches = true;
         self.stale.links = true;
         self.stale.proxies |= self.core.uses_proxies();

@@ -57,6 +57,12 @@ pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
     Ok(routes)
 }
 
+/// Whether the main table has routes that a BGP speaker wrote: BIRD, which leaves them when it ends, or ours.
+pub async fn has_bgp_routes(host: &Netns) -> Result<bool> {
+    let of_bgp = |entry: &Entry| entry.key.table == Table::MAIN && entry.protocol == PROTOCOL_BIRD;
+    Ok(Kernel::open(host)?.routes().await?.iter().any(of_bgp))
+}
+
 /// Neither of the host alone nor of one link.
 fn is_global(address: IpAddr) -> bool {
     match address {

@@ -12,6 +12,7 @@ mod failure;
 mod faults;
 mod felix;
 mod host_routes;
+mod host_traffic;
 mod interfaces;
 mod kernel;
 mod mtu;
@@ -33,8 +34,10 @@ pub use error::{Error, Result};
 pub use failure::{Concerns, Failure, KernelObject};
 #[cfg(feature = "fault-injection")]
 pub use faults::Faults;
-pub use host_routes::{HostRoute, host_routes};
-pub use interfaces::interface_mtus;
+pub use felix::{MissingGuard, missing_guards};
+pub use host_routes::{HostRoute, has_bgp_routes, host_routes};
+pub use host_traffic::free_host_traffic;
+pub use interfaces::{interface_mtus, interface_names};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
 #[cfg(fuzzing)]

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::failure::KernelObject;
 use crate::faults::Faults;
 use nix::errno::Errno;
+use nix::sys::stat::stat;
 use nix::sys::statfs::{FsType, statfs};
 use nlink::netlink::{Netfilter, NetlinkSocket, Nflog, Nftables, Protocol, Wireguard, namespace};
 use nlink::{Connection, Route};
@@ -50,6 +51,13 @@ impl Netns {
             Ok(filesystem) => filesystem.filesystem_type() == NSFS,
             Err(error) => error != Errno::ENOENT && error != Errno::ENOTDIR,
         }
+    }
+
+    /// Whether two paths lead to the same namespace: runtimes use `/run` and `/var/run`, links and bind mounts.
+    pub fn is_same(one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
+        let (one, other) = (one.as_ref(), other.as_ref());
+        let identity = |path: &Path| stat(path).map(|found| (found.st_dev, found.st_ino));
+        one == other || matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
     }
 
     fn new(inner: namespace::Netns) -> Netns {

@@ -45,6 +45,8 @@ pub enum Report {
     PublicKeys(BTreeMap<TunnelKind, String>),
     /// Why connections do not go past the rules although they should; `None` from when they do, or need not.
     NotOffloaded(Option<Failure>),
+    /// Whether Felix's chains are in the kernel beside our policy.
+    SecondEngine(bool),
     /// Why the kernel does not enforce the plan's policy; `None` from when it does.
     NotEnforced(Option<Failure>),
 }
@@ -79,6 +81,9 @@ pub(crate) struct Outbox {
     sent_announced: Option<BTreeSet<WorkloadId>>,
     sent_not_offloaded: Option<Option<Failure>>,
     sent_not_enforced: Option<Option<Failure>>,
+    /// Whether Felix's chains are there too.
+    pub second_engine: bool,
+    sent_second_engine: Option<bool>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
     /// When to send what happened since.
@@ -105,6 +110,8 @@ impl Outbox {
             sent_announced: None,
             sent_not_offloaded: None,
             sent_not_enforced: None,
+            second_engine: false,
+            sent_second_engine: None,
             mtu,
             sent_at: None,
             due: None,
@@ -151,7 +158,8 @@ impl Outbox {
         if self.sent_stats != Some(stats) && self.reports.try_send(Report::Policy(stats)).is_ok() {
             self.sent_stats = Some(stats);
         }
-        let refused = policy.refused();
+        let mut refused = policy.refused();
+        refused.extend(core.withheld());
         if self.sent_refused.as_ref() != Some(&refused)
             && self.reports.try_send(Report::Refused(refused.clone())).is_ok()
         {
@@ -191,6 +199,12 @@ impl Outbox {
             && self.reports.try_send(Report::NotOffloaded(not_offloaded.clone())).is_ok()
         {
             self.sent_not_offloaded = Some(not_offloaded);
+        }
+        let second_engine = self.second_engine;
+        if self.sent_second_engine != Some(second_engine)
+            && self.reports.try_send(Report::SecondEngine(second_engine)).is_ok()
+        {
+            self.sent_second_engine = Some(second_engine);
         }
         let not_enforced = policy.not_enforced();
         if self.sent_not_enforced.as_ref() != Some(&not_enforced)

@@ -3,6 +3,7 @@
 use super::refusal::Refusal;
 use super::writes::Writes;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
 
@@ -56,6 +57,19 @@ pub fn puts(request: &TxnRequest) -> bool {
         Some(Request::RequestTxn(inner)) => puts(inner),
         _ => false,
     })
+}
+
+/// The leases that a transaction attaches keys to, in either branch.
+pub fn leases(request: &TxnRequest) -> BTreeSet<i64> {
+    let mut found = BTreeSet::new();
+    for op in request.success.iter().chain(&request.failure) {
+        match &op.request {
+            Some(Request::RequestPut(put)) => drop(found.insert(put.lease)),
+            Some(Request::RequestTxn(inner)) => found.extend(leases(inner)),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Whether the answer to a transaction may hold many keys.

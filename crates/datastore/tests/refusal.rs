@@ -10,11 +10,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use support::{Embedded, connect, seed};
 use tempfile::TempDir;
-use tonic::Code;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Request};
 use tortie_datastore::{Listen, OpenError, Options, Server};
 use tortie_etcd_proto::etcdserverpb::alarm_request::AlarmAction;
+use tortie_etcd_proto::etcdserverpb::auth_client::AuthClient;
 use tortie_etcd_proto::etcdserverpb::kv_client::KvClient;
+use tortie_etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use tortie_etcd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use tortie_etcd_proto::etcdserverpb::watch_client::WatchClient;
+use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::*;
 
 fn open(dir: &Path) -> Result<Server, OpenError> {
@@ -234,4 +241,113 @@ async fn a_full_store_still_reads_deletes_and_compacts() {
     assert_eq!(alarm(AlarmAction::Deactivate).await, 1);
     assert_eq!(alarm(AlarmAction::Get).await, 0);
     kv.put(put(0)).await.unwrap();
+}
+
+/// Users root and cat, who may read and write what begins with /cat/; and the token of each.
+async fn users(channel: &Channel) -> (String, String) {
+    let mut auth = AuthClient::new(channel.clone());
+    for name in ["root", "cat"] {
+        let user = AuthUserAddRequest { name: name.into(), password: "pw".into(), ..Default::default() };
+        auth.user_add(user).await.unwrap();
+        // etcd knows the role root of its own accord, but it has to be there.
+        let _ = auth.role_add(AuthRoleAddRequest { name: name.into() }).await;
+        auth.user_grant_role(AuthUserGrantRoleRequest { user: name.into(), role: name.into() })
+            .await
+            .unwrap();
+    }
+    let perm = Permission {
+        perm_type: permission::Type::Readwrite.into(),
+        key: "/cat/".into(),
+        range_end: "/cat0".into(),
+    };
+    let grant = AuthRoleGrantPermissionRequest { name: "cat".into(), perm: Some(perm) };
+    auth.role_grant_permission(grant).await.unwrap();
+    auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+    let mut login = async |name: &str| {
+        let request = AuthenticateRequest { name: name.into(), password: "pw".into() };
+        auth.authenticate(request).await.unwrap().into_inner().token
+    };
+    (login("root").await, login("cat").await)
+}
+
+fn by<T>(token: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("token", token.parse().unwrap());
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_of_a_deleted_user_end() {
+    let embedded = Embedded::start();
+    let channel = connect(&embedded.url).await;
+    let (root, cat) = users(&channel).await;
+    let mut kv = KvClient::new(channel.clone());
+    let put = || PutRequest { key: "/cat/a".into(), value: "1".into(), ..Default::default() };
+    kv.put(by(&cat, put())).await.unwrap();
+    let (requests, receiver) = mpsc::channel(4);
+    let create = |start_revision| {
+        let create = WatchCreateRequest {
+            key: "/cat/".into(),
+            range_end: "/cat0".into(),
+            start_revision,
+            ..Default::default()
+        };
+        WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+    };
+    requests.send(create(0)).await.unwrap();
+    let stream = WatchClient::new(channel.clone()).watch(by(&cat, ReceiverStream::new(receiver))).await;
+    let mut stream = stream.unwrap().into_inner();
+    let created = stream.message().await.unwrap().unwrap();
+    assert!(created.created && !created.canceled, "{created:?}");
+
+    let mut auth = AuthClient::new(channel.clone());
+    auth.user_delete(by(&root, AuthUserDeleteRequest { name: "cat".into() })).await.unwrap();
+    // With history, which would show what was there.
+    requests.send(create(1)).await.unwrap();
+    let refused = stream.message().await.unwrap().unwrap();
+    assert!(refused.created && refused.canceled && refused.events.is_empty(), "{refused:?}");
+    assert_eq!(refused.cancel_reason, "etcdserver: permission denied");
+    let ended = stream.message().await.unwrap().unwrap();
+    assert!(ended.canceled && ended.watch_id == created.watch_id, "{ended:?}");
+    assert_eq!(ended.cancel_reason, "etcdserver: permission denied");
+    kv.put(by(&root, put())).await.unwrap();
+    let more = tokio::time::timeout(std::time::Duration::from_millis(300), stream.message()).await;
+    assert!(more.is_err(), "{more:?}");
+}
+
+/// As etcd: a key that gets a lease ends with it.
+async fn check_foreign_leases(url: &str) {
+    let channel = connect(url).await;
+    let (root, cat) = users(&channel).await;
+    let (mut kv, mut leases) = (KvClient::new(channel.clone()), LeaseClient::new(channel));
+    let grant = |id| LeaseGrantRequest { ttl: 600, id };
+    leases.lease_grant(by(&root, grant(7))).await.unwrap();
+    leases.lease_grant(by(&cat, grant(8))).await.unwrap();
+    let put = |key: &'static str, lease| PutRequest { key: key.into(), lease, ..Default::default() };
+    kv.put(by(&root, put("/other", 7))).await.unwrap();
+    kv.put(by(&cat, put("/cat/a", 8))).await.unwrap();
+    let refused = kv.put(by(&cat, put("/cat/a", 7))).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::PermissionDenied, "etcdserver: permission denied")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_join_only_leases_the_user_may_end() {
+    let etcd = tortie_testkit::Etcd::start().expect("etcd");
+    check_foreign_leases(&etcd.endpoint()).await;
+    let embedded = Embedded::start();
+    check_foreign_leases(&embedded.url).await;
+    // The same in a transaction, in whichever branch.
+    let channel = connect(&embedded.url).await;
+    let login = AuthenticateRequest { name: "cat".into(), password: "pw".into() };
+    let cat = AuthClient::new(channel.clone()).authenticate(login).await.unwrap().into_inner().token;
+    let put = PutRequest { key: "/cat/b".into(), lease: 7, ..Default::default() };
+    let put = RequestOp { request: Some(request_op::Request::RequestPut(put)) };
+    let inner = TxnRequest { failure: vec![put], ..Default::default() };
+    let nested = RequestOp { request: Some(request_op::Request::RequestTxn(inner)) };
+    let txn = TxnRequest { success: vec![nested], ..Default::default() };
+    let refused = KvClient::new(channel).txn(by(&cat, txn)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
 }

@@ -1,11 +1,13 @@
 //! HTTP connections: never more than there is room for, and none for longer than it takes to answer. And what daemons say
 //! there of themselves: whether each of their parts is alive, and what pages of metrics are made of.
 
+mod connections;
 pub mod liveness;
 pub mod process;
 mod summary;
 mod tls;
 
+pub use connections::{Admission, ConnectionActivity, ConnectionLimits, ConnectionTable, RequestGuard};
 pub use summary::Summary;
 pub use tls::{Clients, TlsFiles};
 
@@ -15,15 +17,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 /// Connections of one listener, of all sources and of one.
-const AT_MOST: usize = 64;
-const AT_MOST_OF_ONE: usize = 16;
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 64, per_source: 16 };
 /// A request has to be sent within this time; a connection that is kept alive for the next one is closed after it.
 const HEADERS: Duration = Duration::from_secs(5);
 /// Also the slowest reader is done by then, or is not waited for.
@@ -47,7 +48,7 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 
 /// Serves until it is dropped, and all connections with it.
 pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>, closed: Counter) {
-    let (mut open, mut tasks) = (Vec::new(), JoinSet::new());
+    let (mut table, mut tasks) = (ConnectionTable::new(CONNECTION_LIMITS), JoinSet::new());
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -58,30 +59,15 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>,
             }
         };
         while tasks.try_join_next().is_some() {}
-        open.retain(|connection: &Connection| !connection.task.is_finished());
         let source = from.ip().to_canonical();
-        if let Some(position) = in_the_way(&open, source) {
-            open.remove(position).task.abort();
+        if table.make_room(source) != Admission::Free {
             closed.inc();
         }
+        // Never busy, so that the oldest gives way: whoever sends a request at once has long been answered.
+        let activity = ConnectionActivity::default();
         let task = tasks.spawn(converse(stream, router.clone(), tls.clone()));
-        open.push(Connection { source, task });
+        table.insert(source, activity, task);
     }
-}
-
-struct Connection {
-    source: IpAddr,
-    task: AbortHandle,
-}
-
-/// The connection that has to go so that another one of this source has room: the oldest, since whoever sends a request
-/// at once has long been answered.
-fn in_the_way(open: &[Connection], source: IpAddr) -> Option<usize> {
-    let same = |connection: &Connection| connection.source == source;
-    if open.iter().filter(|connection| same(connection)).count() >= AT_MOST_OF_ONE {
-        return open.iter().position(same);
-    }
-    (open.len() >= AT_MOST).then_some(0)
 }
 
 async fn converse(stream: TcpStream, router: Router, tls: Option<TlsFiles>) {
@@ -99,30 +85,4 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // Whoever asked went away, or took too long.
     let _ = tokio::time::timeout(LIFETIME, connection).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn the_oldest_makes_room() {
-        let mut tasks: JoinSet<()> = JoinSet::new();
-        let mut connection = |source: &str| Connection {
-            source: source.parse().unwrap(),
-            task: tasks.spawn(std::future::pending()),
-        };
-        let mut open: Vec<Connection> = vec![connection("10.0.0.1")];
-        open.extend((1..AT_MOST_OF_ONE).map(|_| connection("10.0.0.2")));
-        let (one, two, three) =
-            ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), "10.0.0.3".parse().unwrap());
-        assert_eq!(in_the_way(&open, two), None);
-        open.push(connection("10.0.0.2"));
-        assert_eq!(in_the_way(&open, two), Some(1));
-        assert_eq!(in_the_way(&open, one), None);
-        for number in 0..AT_MOST - open.len() {
-            open.push(connection(&format!("10.0.1.{number}")));
-        }
-        assert_eq!(in_the_way(&open, three), Some(0));
-    }
 }

@@ -1,6 +1,7 @@
 //! From settings to a hub that serves, and to its orderly end.
 
 use crate::balance::Balance;
+use crate::certificates::{CertificateKeeper, CertificateState};
 use crate::server::Hub;
 use crate::settings::{Place, Settings};
 use crate::tls::ServerTls;
@@ -9,11 +10,13 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use prometheus_client::metrics::counter::Counter;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::io;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tortie_model::KeyRange;
 use tortie_store::config::KubernetesTarget;
+use tortie_store::printable::escape_controls;
 use tortie_store::{Client, Config};
 
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +29,8 @@ pub enum RunError {
     Io { what: String, error: io::Error },
     #[error("ConnectionRebalancingMode is kubernetes, and no Kubernetes is configured")]
     NoKubernetes,
+    #[error("CertificateSecret is a Secret of Kubernetes, and no Kubernetes is configured")]
+    NoKubernetesForSecret,
     #[error("the feed of the datastore has ended; start the hub again, nodes keep what they have meanwhile")]
     Feed,
 }
@@ -37,34 +42,35 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
     let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
     raise_descriptor_limit();
     let config = settings.datastore.apply(config);
-    let client = Client::connect(&config).await?;
     let balance = match &settings.balance {
         Some(balance) => Some((balance, config.orchestrator().ok_or(RunError::NoKubernetes)?)),
         None => None,
     };
-    if client.is_kubernetes() {
+    if config.is_kubernetes()? {
         ranges.extend([KeyRange::EndpointSlices, KeyRange::Services]);
     }
     let hub = Hub::new(&ranges, settings.options.clone());
     let listener = listen(&settings.server).await?;
     let address = listener.local_addr().map_err(|error| failed(&settings.server, error))?;
-    let tls = settings.tls.clone().map(ServerTls::new).transpose()?;
+    let Trust { tls, keeper, certificate } = trust(&settings, &config)?;
     if tls.is_none() {
         tracing::warn!(
-            "clients are neither encrypted nor checked; set ServerKeyFile, ServerCertFile, CAFile and ClientCN unless the \
-             network is trusted"
+            "clients are neither encrypted nor checked; set CertificateSecret, or ServerKeyFile, ServerCertFile, CAFile and \
+             ClientCN, unless the network is trusted"
         );
     }
-    let observers = observe(&hub, &settings).await?;
-    let watches = hub.liveness().part("datastore-watch");
-    let feed = tortie_sync::follow_with_progress(&client, ranges, move || watches.beat());
+    let wait_cause = Arc::new(Mutex::new(None));
+    let announced_certificate = certificate.clone();
+    let readiness = Readiness { hub: hub.clone(), wait_cause: wait_cause.clone(), certificate };
+    let observers = observe(&hub, &settings, readiness).await?;
     let work = async {
         tokio::select! {
-            () = hub.follow(feed) => Err(RunError::Feed),
+            outcome = follow_store(&hub, &config, ranges, &wait_cause) => outcome,
             () = hub.serve(listener, tls) => Ok(()),
             () = observers => Ok(()),
-            () = announce(&hub, address) => Ok(()),
+            () = announce(&hub, address, announced_certificate) => Ok(()),
             () = keep_balance(&hub, balance) => Ok(()),
+            () = keep_certificates(keeper) => Ok(()),
         }
     };
     let end = async {
@@ -83,6 +89,54 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
     }
 }
 
+/// How clients are checked, and what keeps the certificates if they are the hub's own.
+struct Trust {
+    tls: Option<ServerTls>,
+    keeper: Option<CertificateKeeper>,
+    certificate: Option<CertificateState>,
+}
+
+fn trust(settings: &Settings, config: &Config) -> Result<Trust, RunError> {
+    let Some(secret) = settings.certificates.clone() else {
+        let tls = settings.tls.clone().map(ServerTls::new).transpose()?;
+        return Ok(Trust { tls, keeper: None, certificate: None });
+    };
+    let kubernetes = config.orchestrator().ok_or(RunError::NoKubernetesForSecret)?;
+    let (keeper, certificate) = CertificateKeeper::new(secret, kubernetes);
+    let tls = ServerTls::own(certificate.serving.clone());
+    Ok(Trust { tls: Some(tls), keeper: Some(keeper), certificate: Some(certificate) })
+}
+
+async fn keep_certificates(keeper: Option<CertificateKeeper>) {
+    match keeper {
+        Some(keeper) => keeper.run().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why the hub cannot begin to read the datastore, while it cannot.
+type WaitCause = Arc<Mutex<Option<String>>>;
+
+/// Connects, however long that takes, and takes in what the store says.
+async fn follow_store(
+    hub: &Hub,
+    config: &Config,
+    ranges: Vec<KeyRange>,
+    wait_cause: &WaitCause,
+) -> Result<(), RunError> {
+    let set_cause = |cause| *wait_cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+    let client = Client::connect_waiting(config, |error| {
+        tracing::warn!(%error, "waiting for the datastore; nodes keep what they have, trying again");
+        set_cause(Some(error.to_string()));
+    })
+    .await?;
+    set_cause(None);
+    let watches = hub.liveness().part("datastore-watch");
+    let feed = tortie_sync::follow_with_progress(&client, ranges, move || watches.beat());
+    hub.follow(feed).await;
+    Err(RunError::Feed)
+}
+
 async fn keep_balance(hub: &Hub, balance: Option<(&Balance, KubernetesTarget)>) {
     match balance {
         Some((balance, kubernetes)) => balance.keep(hub, &kubernetes).await,
@@ -90,10 +144,15 @@ async fn keep_balance(hub: &Hub, balance: Option<(&Balance, KubernetesTarget)>) 
     }
 }
 
-async fn announce(hub: &Hub, address: std::net::SocketAddr) {
+/// Reports once that clients can be served: the datastore is read and, if the hub has a certificate of its own, it exists.
+async fn announce(hub: &Hub, address: std::net::SocketAddr, certificate: Option<CertificateState>) {
     tracing::info!(%address, "reading the datastore");
     hub.in_sync().await;
-    println!("ready: hub on {address}");
+    if let Some(certificate) = certificate {
+        certificate.wait_until_served().await;
+    }
+    // Without a reader of standard output the hub serves all the same.
+    let _ = writeln!(io::stdout(), "ready: hub on {address}");
     tracing::info!(%address, "ready");
     std::future::pending().await
 }
@@ -107,20 +166,17 @@ async fn listen(place: &Place) -> Result<TcpListener, RunError> {
 }
 
 /// Answers probes and scrapers.
-async fn observe(hub: &Hub, settings: &Settings) -> Result<impl Future<Output = ()> + use<>, RunError> {
+async fn observe(
+    hub: &Hub,
+    settings: &Settings,
+    readiness: Readiness,
+) -> Result<impl Future<Output = ()> + use<>, RunError> {
     let health = {
-        let (live, ready) = (hub.clone(), hub.clone());
+        let live = hub.clone();
         // Asks nothing that a part which is stuck may hold.
-        Router::new().route("/liveness", get(move || async move { live.liveness().page() })).route(
-            "/readiness",
-            get(move || async move {
-                let code = match ready.is_in_sync() {
-                    true => StatusCode::OK,
-                    false => StatusCode::SERVICE_UNAVAILABLE,
-                };
-                (code, health(&ready))
-            }),
-        )
+        Router::new()
+            .route("/liveness", get(move || async move { live.liveness().page() }))
+            .route("/readiness", get(move || async move { readiness.page() }))
     };
     let metrics = {
         let hub = hub.clone();
@@ -144,13 +200,40 @@ async fn observe(hub: &Hub, settings: &Settings) -> Result<impl Future<Output = 
     })
 }
 
-fn health(hub: &Hub) -> String {
-    let cache = match (hub.is_in_sync(), hub.trouble()) {
+/// What the probe of readiness looks at.
+#[derive(Clone)]
+struct Readiness {
+    hub: Hub,
+    wait_cause: WaitCause,
+    certificate: Option<CertificateState>,
+}
+
+impl Readiness {
+    /// A hub that cannot accept clients is not ready either: nodes go to another.
+    fn page(&self) -> (StatusCode, String) {
+        let obstacle = self.certificate.as_ref().and_then(CertificateState::obstacle);
+        let code = match self.hub.is_in_sync() && obstacle.is_none() {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let mut text = health(&self.hub, &self.wait_cause);
+        if let Some(obstacle) = obstacle {
+            text += &format!("certificate: there is none yet: {}\n", escape_controls(&obstacle));
+        }
+        (code, text)
+    }
+}
+
+fn health(hub: &Hub, wait_cause: &WaitCause) -> String {
+    let waits = wait_cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let cache = match (hub.is_in_sync(), waits.or_else(|| hub.trouble())) {
         (false, None) => "the datastore is not read completely yet".to_owned(),
-        (false, Some(trouble)) => format!("the datastore is not read completely yet: {trouble}"),
+        (false, Some(trouble)) => {
+            format!("the datastore is not read completely yet: {}", escape_controls(&trouble))
+        }
         (true, None) => "in sync".to_owned(),
         // Clients are served with what there is.
-        (true, Some(trouble)) => format!("the datastore is out of reach: {trouble}"),
+        (true, Some(trouble)) => format!("the datastore is out of reach: {}", escape_controls(&trouble)),
     };
     format!("felix-cache: {cache}\nSyncServer: {} clients\n", hub.clients())
 }
@@ -161,5 +244,49 @@ fn raise_descriptor_limit() {
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificates::CertificateSecret;
+    use crate::server::Options;
+    use std::time::Duration;
+    use tokio::time::{sleep, timeout};
+
+    #[tokio::test]
+    async fn a_hub_without_a_certificate_is_unready() {
+        let hub = Hub::new(&[], Options::default());
+        let (sender, feed) = tokio::sync::mpsc::channel(1);
+        sender.send(tortie_sync::Heard::Event(tortie_model::FeedEvent::InSync)).await.unwrap();
+        let following = hub.clone();
+        let following = tokio::spawn(async move { following.follow(feed).await });
+        hub.in_sync().await;
+        let mut readiness = Readiness { hub, wait_cause: WaitCause::default(), certificate: None };
+        assert_eq!(readiness.page().0, StatusCode::OK);
+        // Closed at once: nobody listens there.
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let config = Config {
+            datastore_type: "kubernetes".to_owned(),
+            k8s_api_endpoint: format!("http://{address}"),
+            ..Config::default()
+        };
+        let secret = CertificateSecret { namespace: "kube-system".to_owned(), name: "hub".to_owned() };
+        let (keeper, certificate) = CertificateKeeper::new(secret, config.orchestrator().unwrap());
+        readiness.certificate = Some(certificate);
+        let (code, text) = readiness.page();
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.contains("certificate: there is none yet: it is being made"), "{text}");
+        let keeping = tokio::spawn(keeper.run());
+        let look = async {
+            while readiness.page().1.contains("it is being made") {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), look).await.expect("readiness has the error of the last look");
+        assert_eq!(readiness.page().0, StatusCode::SERVICE_UNAVAILABLE);
+        keeping.abort();
+        following.abort();
     }
 }

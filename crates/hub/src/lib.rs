@@ -5,6 +5,7 @@
 //! other. [`server`] and [`client`] carry it over the network.
 
 mod balance;
+pub mod certificates;
 pub mod client;
 mod daemon;
 mod frames;

@@ -24,7 +24,9 @@ pub use message::{
     from_client, from_hub,
 };
 pub use payload::{Payload, PayloadError};
-pub use record::{Record, What, class_of, class_of_range, from_record, key_of_kind, to_record};
+pub use record::{
+    Record, What, class_of, class_of_range, collection_of, from_record, key_of_kind, to_record,
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -38,8 +40,8 @@ pub const NEWEST: u32 = 1;
 
 /// Keys are spread over this many buckets by their hash: the unit in which hub and client compare what they know.
 pub const BUCKETS: usize = 1024;
-/// The largest frame a client may send: its marks and digests are a few KiB.
-pub const MOST_FROM_CLIENT: usize = 64 << 10;
+/// The largest frame a client may send: digests are 8 KiB, marks less. Every client may have one that is half sent.
+pub const MOST_FROM_CLIENT: usize = 16 << 10;
 /// The largest frame of a hub, and the largest content of one after decompression.
 pub const MOST_FROM_HUB: usize = 16 << 20;
 /// The largest entry that is passed on. The stores themselves take far less.
@@ -63,6 +65,8 @@ pub enum ProtocolError {
     Empty,
     #[error(transparent)]
     Payload(#[from] PayloadError),
+    #[error("an unfinished {what} of more than {limit} bytes")]
+    Oversized { what: &'static str, limit: usize },
     #[error("{0}")]
     Unexpected(&'static str),
 }

@@ -3,15 +3,18 @@
 
 mod holding;
 mod outage;
+mod transfer;
 
 use crate::protocol::{
     self, BUCKETS, Changes, Digests, End, Hello, MAGIC, NEWEST, OLDEST, Position, ProtocolError, Record,
-    What, bucket_of, class_of, from_client, from_hub, from_record,
+    What, bucket_of, class_of, collection_of, from_client, from_hub, from_record,
 };
 use holding::Holding;
 use outage::Outage;
 use std::collections::BTreeMap;
 use tortie_model::{FeedEvent, Revision};
+use tortie_store::Absence;
+use transfer::{Received, Transfer};
 
 #[derive(Debug)]
 pub struct Replica {
@@ -31,24 +34,18 @@ pub struct Replica {
     outage: Outage,
     /// Entries that mean nothing to this version.
     unknown: u64,
+    doubt: Doubt,
 }
 
-/// Buckets that are coming. Nothing of them counts before all are there: half of it would be a state that never was. Only the
-/// first snapshot is told as it comes, since nobody acts on it before it is complete.
-#[derive(Debug)]
-struct Transfer {
-    sequence: u64,
-    /// Of a bucket whose last part is not here yet.
-    partial: Vec<Record>,
-    buckets: Vec<Received>,
-}
-
-#[derive(Debug)]
-struct Received {
-    index: usize,
-    changed: u64,
-    gone: Vec<String>,
-    news: Vec<Record>,
+/// Snapshots that lack most of what the node has, without a deletion having been reported: their hub may read the wrong
+/// datastore. Only several in a row are believed.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// Classes whose loss opens or cuts off workloads.
+    guarded: Vec<String>,
+    limit: u32,
+    /// Snapshots in a row that were not believed.
+    snapshots: u32,
 }
 
 /// What a message leads to.
@@ -58,6 +55,8 @@ pub struct Reaction {
     pub reply: Option<from_client::What>,
     /// The hub asks to be left, or does not want this client, for a reason.
     pub leave: Option<String>,
+    /// Why the snapshot of the hub is not applied.
+    pub distrust: Option<String>,
 }
 
 impl Replica {
@@ -74,7 +73,13 @@ impl Replica {
             in_sync: false,
             outage: Outage::default(),
             unknown: 0,
+            doubt: Doubt::default(),
         }
+    }
+
+    /// Has the replica reject so many snapshots in a row that lack most of what it has of these classes.
+    pub fn set_doubt(&mut self, guarded: Vec<String>, limit: u32) {
+        self.doubt = Doubt { guarded, limit, snapshots: 0 };
     }
 
     /// The first word on a new connection. What an earlier one has not finished is forgotten.
@@ -131,12 +136,12 @@ impl Replica {
                 reaction.reply = Some(from_client::What::Digests(Digests { sums }));
             }
             from_hub::What::Begin(begin) => {
-                self.transfer =
-                    Some(Transfer { sequence: begin.sequence, partial: Vec::new(), buckets: Vec::new() });
-                reaction.events.extend(self.outage.heard(&begin.status.unwrap_or_default()));
+                self.transfer = Some(Transfer::new(begin.sequence, begin.status.unwrap_or_default()));
             }
             from_hub::What::Bucket(bucket) => self.receive(&bucket, &mut reaction.events)?,
-            from_hub::What::End(end) => self.complete(&end, &mut reaction.events)?,
+            from_hub::What::End(end) => {
+                reaction.distrust = self.complete(&end, &mut reaction.events)?;
+            }
             from_hub::What::Changes(changes) => self.change(&changes, &mut reaction.events)?,
         }
         Ok(reaction)
@@ -147,38 +152,58 @@ impl Replica {
         bucket: &protocol::Bucket,
         events: &mut Vec<FeedEvent>,
     ) -> Result<(), ProtocolError> {
-        let mut records = bucket.records.records()?;
-        let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
         let transfer =
             self.transfer.as_mut().ok_or(ProtocolError::Unexpected("a bucket without a beginning"))?;
-        let holding =
-            self.buckets.get(index).ok_or(ProtocolError::Unexpected("a bucket that there is not"))?;
-        if records.iter().any(|record| bucket_of(&record.key) != index || record.what() == What::Delete) {
-            return Err(ProtocolError::Unexpected("a bucket with something that does not belong there"));
-        }
-        transfer.partial.append(&mut records);
-        if bucket.more {
-            return Ok(());
-        }
-        let content = std::mem::take(&mut transfer.partial);
-        let gone = holding.absent_from(&content);
-        let news = content.into_iter().filter(|record| !holding.has(record)).collect();
-        let mut received = Received { index, changed: bucket.changed, gone, news };
+        let Some(mut received) = transfer.receive(bucket, &self.buckets)? else { return Ok(()) };
         if !self.in_sync {
             self.take(&mut received, &BTreeMap::new(), events);
         }
-        if let Some(transfer) = &mut self.transfer {
-            transfer.buckets.push(received);
-        }
-        Ok(())
+        self.transfer.as_mut().map_or(Ok(()), |transfer| transfer.keep(received))
     }
 
-    fn complete(&mut self, end: &End, events: &mut Vec<FeedEvent>) -> Result<(), ProtocolError> {
+    /// Why a snapshot lacks too much to be believed, if it does.
+    fn doubt(&mut self, transfer: &Transfer) -> Option<String> {
+        let is_guarded = |class: &String| self.doubt.guarded.contains(class);
+        let mut absences: BTreeMap<(String, &str), Absence> = BTreeMap::new();
+        let gone = transfer.buckets.iter().flat_map(|bucket| &bucket.gone);
+        for collection in gone.filter_map(|key| collection_of(key)) {
+            absences.entry(collection).or_default().missing += 1;
+        }
+        absences.retain(|(class, _), _| is_guarded(class));
+        if absences.is_empty() || !self.in_sync {
+            self.doubt.snapshots = 0;
+            return None;
+        }
+        for collection in self.buckets.iter().flat_map(Holding::keys).filter_map(collection_of) {
+            if let Some(absence) = absences.get_mut(&collection) {
+                absence.known += 1;
+            }
+        }
+        let large = absences.iter().find(|(_, absence)| absence.is_large());
+        let Some(((class, _), Absence { known, missing })) =
+            large.filter(|_| self.doubt.snapshots < self.doubt.limit)
+        else {
+            self.doubt.snapshots = 0;
+            return None;
+        };
+        self.doubt.snapshots += 1;
+        Some(format!(
+            "it lacks {missing} of {known} objects of {class} that were not deleted one by one: they stay in force; check the \
+             datastore of the hub"
+        ))
+    }
+
+    /// Returns why the snapshot is not applied, if it is not.
+    fn complete(&mut self, end: &End, events: &mut Vec<FeedEvent>) -> Result<Option<String>, ProtocolError> {
         let unfinished =
             ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket");
-        let Some(mut transfer) = self.transfer.take_if(|transfer| transfer.partial.is_empty()) else {
+        let Some(mut transfer) = self.transfer.take_if(|transfer| transfer.is_whole()) else {
             return Err(unfinished);
         };
+        if let Some(reason) = self.doubt(&transfer) {
+            return Ok(Some(reason));
+        }
+        events.extend(self.outage.heard(&transfer.status));
         // Deletions first: a node never holds both an object and its replacement.
         for received in &mut transfer.buckets {
             self.delete(received, &end.marks, events);
@@ -200,7 +225,7 @@ impl Replica {
         if !std::mem::replace(&mut self.in_sync, true) {
             events.push(FeedEvent::InSync);
         }
-        Ok(())
+        Ok(None)
     }
 
     fn delete(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
@@ -216,7 +241,8 @@ impl Replica {
 
     fn take(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
         self.delete(received, hubs, events);
-        for record in received.news.drain(..) {
+        received.bytes = 0;
+        for record in std::mem::take(&mut received.news) {
             self.apply(record, received.index, events);
         }
     }

@@ -1,18 +1,23 @@
 //! The hub at work: it takes in the store's feed, accepts clients and sends each of them what it still has to get.
 
 mod accept;
+mod buffer_budget;
 mod complaints;
 mod drain;
+mod frame_queue;
 mod metrics;
 mod registry;
 mod serve;
+mod sources;
 
 pub use metrics::Metrics;
 
 use crate::ledger::{self, Ledger};
 use crate::tls::ServerTls;
+use buffer_budget::BufferBudget;
 use complaints::Complaints;
 use registry::Registry;
+use sources::SourceCounts;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -32,6 +37,10 @@ const BEAT: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Connections in all.
     pub connections: usize,
+    /// Clients of one source address: several nodes may share one behind NAT.
+    pub connections_of_one: usize,
+    /// Bytes that are on their way to all clients together.
+    pub buffers: usize,
     /// Connections that have not said who they are, in all and of one source.
     pub handshakes: usize,
     pub handshakes_of_one: usize,
@@ -56,6 +65,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             connections: 10_000,
+            connections_of_one: 256,
+            buffers: 256 << 20,
             handshakes: 4096,
             handshakes_of_one: 1024,
             handshake: Duration::from_secs(10),
@@ -82,6 +93,8 @@ struct Shared {
     sequence: watch::Sender<u64>,
     in_sync: watch::Sender<bool>,
     clients: Registry,
+    sources: Arc<SourceCounts>,
+    budget: BufferBudget,
     complaints: Complaints,
     metrics: Metrics,
     liveness: Liveness,
@@ -94,6 +107,8 @@ impl Hub {
         let ledger = Ledger::new(rand::random(), ranges, options.log);
         Hub(Arc::new(Shared {
             liveness: Liveness::new(options.silence),
+            sources: SourceCounts::new(options.connections, options.connections_of_one),
+            budget: BufferBudget::new(options.buffers),
             options,
             ledger: RwLock::new(ledger),
             sequence: watch::Sender::new(0),

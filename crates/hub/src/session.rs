@@ -7,15 +7,15 @@ use crate::protocol::{
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Frames that are handed out together, in bytes; what the hub holds for a client that does not read.
+/// Frames that are handed out together, in bytes; the most that the hub holds for a client that does not read.
 pub const BUDGET: usize = 256 << 10;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Session {
     phase: Phase,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Phase {
     /// The client has been asked for its digests.
     Comparing,

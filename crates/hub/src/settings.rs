@@ -1,6 +1,7 @@
 //! How a hub is configured: the variables TYPHA_<NAME> and the file typha.cfg, under Typha's names; a variable wins.
 
 use crate::balance::Balance;
+use crate::certificates::CertificateSecret;
 use crate::server::Options;
 use crate::tls::{Identity, Incomplete};
 use std::collections::BTreeMap;
@@ -57,6 +58,8 @@ pub struct Settings {
     pub shutdown_pause: Duration,
     pub datastore: Datastore,
     pub tls: Option<Identity>,
+    /// Where hubs keep certificates that they make, if they are given none.
+    pub certificates: Option<CertificateSecret>,
     pub balance: Option<Balance>,
 }
 
@@ -176,10 +179,13 @@ impl Source {
             0 => PORT,
             port => port,
         };
+        let namespace = self.text("K8sNamespace", "kube-system");
         let ping = self.seconds("ServerPingIntervalSecs", default.ping)?;
         let pong = self.seconds("ServerPongTimeoutSecs", default.pong)?;
         let options = Options {
             connections: self.number("MaxConnectionsUpperLimit", default.connections)?,
+            connections_of_one: self.number("MaxConnectionsPerSource", default.connections_of_one)?,
+            buffers: self.number("MaxBufferBytes", default.buffers)?,
             handshake: self.seconds("ServerHandshakeTimeoutSecs", default.handshake)?,
             write: self.seconds("ServerWriteTimeoutSecs", default.write)?,
             ping,
@@ -187,7 +193,10 @@ impl Source {
             pong: if pong <= ping * 2 { ping * 6 } else { pong },
             ..default
         };
-        let balance = self.balance(options.connections)?;
+        let balance = self.balance(options.connections, &namespace)?;
+        let tls = self.tls()?;
+        let secret = self.take("CertificateSecret").filter(|_| tls.is_none());
+        let certificates = secret.map(|name| CertificateSecret { namespace, name });
         Ok(Settings {
             server: Place { host: self.text("ServerHost", ""), port },
             options,
@@ -200,16 +209,17 @@ impl Source {
             shutdown: self.seconds("ShutdownTimeoutSecs", Duration::from_secs(300))?,
             shutdown_pause: self.seconds("ShutdownConnectionDropIntervalMaxSecs", Duration::from_secs(1))?,
             datastore: self.datastore()?,
-            tls: self.tls()?,
+            tls,
+            certificates,
             balance,
         })
     }
 
-    fn balance(&mut self, highest: usize) -> Result<Option<Balance>, SettingError> {
+    fn balance(&mut self, highest: usize, namespace: &str) -> Result<Option<Balance>, SettingError> {
         let name = "ConnectionRebalancingMode";
         let mode = self.text(name, "none");
         let balance = Balance {
-            namespace: self.text("K8sNamespace", "kube-system"),
+            namespace: namespace.to_owned(),
             service: self.text("K8sServiceName", "calico-typha"),
             port_name: self.text("K8sPortName", "calico-typha"),
             look: self.seconds("K8sServicePollIntervalSecs", Duration::from_secs(30))?,
@@ -267,7 +277,7 @@ mod tests {
         let settings = read(&[("PATH", "/bin")], &[]).unwrap();
         assert_eq!(settings.server, Place { host: String::new(), port: 5473 });
         assert_eq!(settings.options, Options::default());
-        assert_eq!((settings.health, settings.metrics), (None, None));
+        assert_eq!((settings.health, settings.metrics, settings.certificates), (None, None, None));
         assert_eq!(settings.shutdown, Duration::from_secs(300));
         let config = Config::at("http://10.0.0.1:2379");
         assert_eq!(settings.datastore.apply(config.clone()), config);
@@ -300,10 +310,30 @@ mod tests {
             ("HealthEnabled", "perhaps"),
             ("DatastoreType", "etcdv2"),
             ("MaxConnectionsUpperLimit", "-1"),
+            ("MaxConnectionsPerSource", "few"),
+            ("MaxBufferBytes", "1G"),
             ("ConnectionRebalancingMode", "mesos"),
         ] {
             let error = read(&[], &[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }
+    }
+
+    #[test]
+    fn certificates_that_are_given_win_over_own() {
+        let own = read(&[("TYPHA_CERTIFICATESECRET", "hubs")], &[]).unwrap().certificates;
+        assert_eq!(
+            own,
+            Some(CertificateSecret { namespace: "kube-system".to_owned(), name: "hubs".to_owned() })
+        );
+        let given = [
+            ("ServerKeyFile", "k"),
+            ("ServerCertFile", "c"),
+            ("CAFile", "a"),
+            ("ClientCN", "n"),
+            ("CertificateSecret", "hubs"),
+        ];
+        let settings = read(&[], &given).unwrap();
+        assert!(settings.tls.is_some() && settings.certificates.is_none());
     }
 }

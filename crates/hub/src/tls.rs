@@ -1,13 +1,19 @@
 //! TLS between hubs and nodes: both sides show certificates, and each checks the name in the other's.
 
+use crate::certificates::{HUB_NAME, NODE_NAME, NodeCertificates};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use tortie_tls::{Expected, Reloading, TlsError, TlsFiles};
+
+/// What TLS keeps for a client that does not read.
+const MAX_TLS_BUFFER_BYTES: usize = 16 << 10;
 
 /// What both sides are told: their own certificate and key, who signs the other side's, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,33 +59,68 @@ impl Identity {
 
 #[derive(Debug)]
 pub struct ServerTls {
-    acceptor: Reloading<TlsAcceptor>,
+    acceptor: AcceptorSource,
     expected: Expected,
+}
+
+#[derive(Debug)]
+enum AcceptorSource {
+    Files(Reloading<TlsAcceptor>),
+    /// Certificates of the hubs' own; none until they are made.
+    Own(watch::Receiver<Option<Arc<ServerConfig>>>),
 }
 
 impl ServerTls {
     pub fn new(identity: Identity) -> Result<ServerTls, TlsError> {
         let make = |files: &TlsFiles| Ok(TlsAcceptor::from(Arc::new(files.server()?)));
-        Ok(ServerTls { acceptor: Reloading::new(identity.files, make)?, expected: identity.expected })
+        let acceptor = AcceptorSource::Files(Reloading::new(identity.files, make)?);
+        Ok(ServerTls { acceptor, expected: identity.expected })
+    }
+
+    /// With certificates of the hubs' own, for nodes that have one of theirs.
+    pub fn own(config: watch::Receiver<Option<Arc<ServerConfig>>>) -> ServerTls {
+        ServerTls { acceptor: AcceptorSource::Own(config), expected: expect(NODE_NAME) }
     }
 
     pub async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
-        let stream = self.acceptor.get().accept(stream).await?;
+        let acceptor = match &self.acceptor {
+            AcceptorSource::Files(files) => Some(files.get()),
+            AcceptorSource::Own(own) => own.borrow().clone().map(TlsAcceptor::from),
+        };
+        let acceptor = acceptor.ok_or_else(|| io::Error::other("this hub has no certificate yet"))?;
+        let mut stream = acceptor.accept(stream).await?;
+        stream.get_mut().1.set_buffer_limit(Some(MAX_TLS_BUFFER_BYTES));
         self.expected.check(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
         Ok(stream)
     }
 }
 
+fn expect(common_name: &str) -> Expected {
+    Expected { common_name: Some(common_name.to_owned()), uri: None }
+}
+
 #[derive(Debug)]
 pub struct ClientTls {
-    connector: Reloading<TlsConnector>,
+    connector: ConnectorSource,
     expected: Expected,
+}
+
+#[derive(Debug)]
+enum ConnectorSource {
+    Files(Reloading<TlsConnector>),
+    Own(Box<NodeCertificates>),
 }
 
 impl ClientTls {
     pub fn new(identity: Identity) -> Result<ClientTls, TlsError> {
         let make = |files: &TlsFiles| Ok(TlsConnector::from(Arc::new(files.client()?)));
-        Ok(ClientTls { connector: Reloading::new(identity.files, make)?, expected: identity.expected })
+        let connector = ConnectorSource::Files(Reloading::new(identity.files, make)?);
+        Ok(ClientTls { connector, expected: identity.expected })
+    }
+
+    /// With the certificate that hubs make for nodes.
+    pub fn own(certificates: NodeCertificates) -> ClientTls {
+        ClientTls { connector: ConnectorSource::Own(Box::new(certificates)), expected: expect(HUB_NAME) }
     }
 
     pub async fn connect(
@@ -87,8 +128,12 @@ impl ClientTls {
         stream: TcpStream,
         address: SocketAddr,
     ) -> io::Result<client::TlsStream<TcpStream>> {
+        let connector = match &self.connector {
+            ConnectorSource::Files(files) => files.get(),
+            ConnectorSource::Own(own) => own.config().await.map_err(io::Error::other)?.into(),
+        };
         let name = ServerName::IpAddress(address.ip().into());
-        let stream = self.connector.get().connect(name, stream).await?;
+        let stream = connector.connect(name, stream).await?;
         self.expected.check(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
         Ok(stream)
     }

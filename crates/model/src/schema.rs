@@ -1,6 +1,8 @@
 //! Schemas of the kinds, made from their types: JSON schemas, and the CRDs that make a Kubernetes API server store
 //! them, with the admission policies that go with these.
 
+pub(crate) mod forms;
+pub(crate) mod patterns;
 mod policies;
 
 pub use policies::admission_policies;
@@ -109,7 +111,7 @@ pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
     let mut properties = json!({
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
-        "metadata": {"type": "object"},
+        "metadata": metadata(S::KIND),
         "spec": part::<S>(),
     });
     if has_status {
@@ -121,6 +123,22 @@ pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
         schema["x-kubernetes-validations"] = json!(rules);
     }
     (schema, has_status)
+}
+
+/// Kubernetes has its own rules for metadata. A schema may only say more about the name.
+fn metadata(kind: Kind) -> Value {
+    let pattern = match kind {
+        Kind::Tier => patterns::whole(&patterns::label(63)),
+        Kind::GlobalNetworkPolicy | Kind::StagedGlobalNetworkPolicy => {
+            patterns::whole(&patterns::policy_name())
+        }
+        Kind::NetworkPolicy | Kind::StagedNetworkPolicy => {
+            let generated = format!(r"(?:knp|ossg)\.default\.{}", patterns::dotted_name());
+            patterns::whole(&format!("{}|{generated}", patterns::policy_name()))
+        }
+        _ => return json!({"type": "object"}),
+    };
+    json!({"type": "object", "properties": {"name": {"type": "string", "pattern": pattern}}})
 }
 
 fn part<T: JsonSchema>() -> Value {
@@ -135,7 +153,7 @@ fn part<T: JsonSchema>() -> Value {
 
 /// Rewrites a schema into the form that CRDs demand: no references, no types that may be null, nothing that
 /// Kubernetes does not know.
-fn make_structural(schema: &mut Value) {
+pub(crate) fn make_structural(schema: &mut Value) {
     if schema.is_boolean() {
         *schema = json!({});
     }
@@ -151,6 +169,11 @@ fn make_structural(schema: &mut Value) {
     let known = ["int32", "int64", "double", "float", "date-time"];
     if fields.get("format").is_some_and(|format| !known.iter().any(|known| format == known)) {
         fields.remove("format");
+    }
+    // Kubernetes does not hold numbers against their format.
+    if fields.get("format") == Some(&json!("int32")) && fields.get("enum").is_none() {
+        fields.entry("minimum").or_insert(json!(i32::MIN));
+        fields.entry("maximum").or_insert(json!(i32::MAX));
     }
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
         properties.values_mut().for_each(make_structural);
@@ -241,5 +264,7 @@ fn is_zero(value: &Value) -> bool {
 
 #[cfg(test)]
 pub(crate) mod admission;
+#[cfg(test)]
+use crate::{Resource, scalar::Duration};
 #[cfg(test)]
 mod tests;

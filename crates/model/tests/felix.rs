@@ -2,18 +2,26 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../src/schema/admission.rs"]
+mod admission;
+
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use tortie_model::Resource;
 use tortie_model::kinds::FelixConfigurationSpec;
+use tortie_model::scalar::Duration;
+use tortie_model::schema::{admission_policies, json_schema};
+use tortie_model::{Kind, Resource};
+
+fn object(name: &str, spec: &Value) -> Value {
+    json!({"kind": "FelixConfiguration", "apiVersion": "projectcalico.org/v3", "metadata": {"name": name}, "spec": spec})
+}
 
 fn read(name: &str, spec: &Value) -> Resource {
-    let object = json!({"kind": "FelixConfiguration", "apiVersion": "projectcalico.org/v3",
-        "metadata": {"name": name}, "spec": spec});
-    Resource::from_user(object).unwrap_or_else(|error| panic!("{spec}: {error}"))
+    Resource::from_user(object(name, spec)).unwrap_or_else(|error| panic!("{spec}: {error}"))
 }
 
 fn paths(name: &str, spec: &Value) -> Vec<String> {
+    assert_eq!(admission::disagreement(&object(name, spec)), None);
     match read(name, spec).validate() {
         Ok(()) => Vec::new(),
         Err(error) => error.errors.into_iter().map(|error| error.name).collect(),

@@ -1,10 +1,18 @@
-//! Objects of every kind, made up from the kind's own schema: what is read can be checked, written and read again.
+//! Objects of every kind, made up from the kind's own schema: what is read can be checked, written and read again, and Kubernetes has the
+//! same opinion of it.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[path = "../src/schema/admission.rs"]
+mod admission;
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
-use tortie_model::{Kind, Resource, schema};
+use tortie_model::scalar::Duration;
+use tortie_model::schema::{admission_policies, json_schema};
+use tortie_model::{Kind, Resource, codec, schema};
 
 /// Texts that are right somewhere and wrong elsewhere.
 const TEXTS: &[&str] = &[
@@ -29,6 +37,49 @@ const TEXTS: &[&str] = &[
     "10.0.0.1:179",
     "x y",
     "host:n1",
+];
+
+/// Texts that are wrong nearly everywhere, each beside one that is right somewhere.
+const WRONG_TEXTS: &[&str] = &[
+    "role ==",
+    "global()",
+    "!has(x) && (a in {'b'})",
+    "(has(x)",
+    "tcp",
+    "256",
+    "65535",
+    "65536",
+    "800000",
+    "2:1",
+    "web",
+    "WEB",
+    "10.0.0.1/8",
+    "0.0.0.0/0",
+    "10.0.0.0/33",
+    "10.0.0.0/08",
+    "256.0.0.1",
+    "fd00::1/8",
+    "::/0",
+    "::ffff:10.0.0.0/104",
+    "[fd00::1]:179",
+    "10.0.0.1:0",
+    "65536:1",
+    "1:2:4294967295",
+    "-1s",
+    "1d",
+    "9999999h",
+    "Auto",
+    "eth*",
+    "*",
+    "sixteen-letters-",
+    "a..b",
+    "A",
+    "TCP",
+    "6",
+    "^(eth.*",
+    "/a?b",
+    "/a",
+    "AF44",
 ];
 
 fn object(fields: &Value, depth: u32) -> BoxedStrategy<Value> {
@@ -124,5 +175,131 @@ proptest! {
                 let _ = resource.validate();
             }
         }
+    }
+}
+
+fn examples() -> Vec<Value> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.is_file()).collect();
+    files.sort();
+    files.iter().flat_map(|file| codec::documents(&std::fs::read(file).unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn kubernetes_accepts_every_example() {
+    let found: Vec<String> = examples().iter().filter_map(admission::disagreement).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Paths of all values in a schema that have no parts; `*` is each entry of a list.
+fn leaves(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+    match (schema["properties"].as_object(), schema.get("items")) {
+        (Some(properties), _) => {
+            properties.iter().for_each(|(key, inner)| leaves(inner, &format!("{path}/{key}"), found));
+        }
+        (None, Some(items)) => leaves(items, &format!("{path}/*"), found),
+        (None, None) => found.push((path.to_owned(), schema.clone())),
+    }
+}
+
+/// Values for a leaf, right and wrong ones.
+fn candidates(schema: &Value) -> Vec<Value> {
+    let texts = || TEXTS.iter().chain(WRONG_TEXTS).map(|text| json!(text));
+    let bounds = ["minimum", "maximum"].into_iter().filter_map(|key| schema[key].as_i64());
+    let numbers = bounds
+        .flat_map(|bound| [bound - 1, bound, bound + 1])
+        .chain([-1, 0, 1, 4, 5, 70_000])
+        .map(Value::from);
+    let mut values: Vec<Value> = schema["enum"].as_array().cloned().unwrap_or_default();
+    match schema["type"].as_str() {
+        Some("boolean") => values.extend([json!(true), json!(false)]),
+        Some("integer" | "number") => values.extend(numbers),
+        Some("string") => values.extend(texts().filter(|text| text != "")),
+        _ if schema["x-kubernetes-int-or-string"] == true => {
+            values.extend(texts().filter(|text| text != "").chain(numbers))
+        }
+        _ => {}
+    }
+    values
+}
+
+/// Something that the schema of a value accepts.
+fn filler(schema: &Value) -> Value {
+    let fits = |value: &Value| admission::refusals(schema, value).is_empty();
+    candidates(schema).into_iter().find(fits).unwrap_or_else(|| match schema["type"].as_str() {
+        Some("array") => json!([]),
+        _ => json!({}),
+    })
+}
+
+/// Puts a value at a path; objects that are not there are made with what they require.
+fn plant(object: &mut Value, schema: &Value, path: &[&str], value: Value) {
+    let Some((key, rest)) = path.split_first() else {
+        *object = value;
+        return;
+    };
+    if *key == "*" {
+        let list = match object {
+            Value::Array(list) => list,
+            other => {
+                *other = json!([]);
+                other.as_array_mut().unwrap()
+            }
+        };
+        if list.is_empty() {
+            list.push(Value::Null);
+        }
+        return plant(&mut list[0], &schema["items"], rest, value);
+    }
+    if !object.is_object() {
+        let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        *object = required
+            .map(|name| (name.to_owned(), filler(&schema["properties"][name])))
+            .collect::<Map<_, _>>()
+            .into();
+    }
+    plant(&mut object[*key], &schema["properties"][*key], rest, value);
+}
+
+type Places = Vec<(Value, Vec<(String, Value)>)>;
+
+/// The examples, each with the leaves of its spec.
+static PLACES: LazyLock<Places> = LazyLock::new(|| {
+    let place = |example: Value| {
+        let mut found = Vec::new();
+        leaves(&schema_of(&example)["properties"]["spec"], "spec", &mut found);
+        found.retain(|(_, schema)| !candidates(schema).is_empty());
+        (example, found)
+    };
+    examples().into_iter().map(place).filter(|(_, found)| !found.is_empty()).collect()
+});
+
+fn schema_of(object: &Value) -> &'static Value {
+    let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
+    &SCHEMAS.iter().find(|(one, _)| *one == kind).unwrap().1
+}
+
+/// An example with one value replaced.
+fn with_planted(example: &Value, path: &str, value: Value) -> Value {
+    let mut object = example.clone();
+    plant(&mut object, schema_of(example), &path.split('/').collect::<Vec<_>>(), value);
+    object
+}
+
+fn planted() -> impl Strategy<Value = Value> {
+    (any::<Index>(), any::<Index>(), any::<Index>()).prop_map(|(example, leaf, value)| {
+        let (example, leaves) = example.get(PLACES.as_slice());
+        let (path, schema) = leaf.get(leaves.as_slice());
+        with_planted(example, path, value.get(&candidates(schema)).clone())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn kubernetes_refuses_what_the_types_refuse(object in planted()) {
+        prop_assert_eq!(admission::disagreement(&object), None);
     }
 }

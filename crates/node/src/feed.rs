@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use tortie_compute::Parameters;
 use tortie_http::liveness::Liveness;
+use tortie_hub::certificates::NodeCertificates;
 use tortie_hub::client::{self, AddressError, Hubs, Options, Service};
 use tortie_hub::tls::{ClientTls, Identity, Incomplete};
 use tortie_model::KeyRange;
 use tortie_store::Client;
 use tortie_store::config::KubernetesTarget;
 use tortie_sync::Feed;
+
+/// Names the Secret with the certificate that hubs have made for nodes.
+pub const HUB_SECRET_VARIABLE: &str = "TORTIE_HUB_SECRET";
 
 /// How the settings of hubs are wrong.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,8 @@ pub enum HubError {
     Service(String),
     #[error("TyphaKeyFile, TyphaCertFile, TyphaCAFile, TyphaCN, TyphaURISAN: {0}")]
     Identity(#[from] Incomplete),
+    #[error("{HUB_SECRET_VARIABLE}: {0:?} is a Secret of Kubernetes, and no Kubernetes is configured")]
+    Secret(String),
     #[error(transparent)]
     Tls(#[from] tortie_tls::TlsError),
 }
@@ -32,6 +38,8 @@ pub struct Place<'a> {
     /// How Kubernetes is reached, if there is one, and which of its nodes this is.
     pub kubernetes: Option<&'a KubernetesTarget>,
     pub kubernetes_node: &'a str,
+    /// The Secret with the certificate that hubs have made for nodes; empty if there is none.
+    pub certificate_secret: &'a str,
     pub liveness: &'a Liveness,
 }
 
@@ -56,7 +64,15 @@ pub fn follow(p: &Parameters, place: &Place<'_>, interests: Vec<KeyRange>) -> Re
         &p.typha_cn,
         &p.typha_uri_san,
     )?;
-    options.tls = identity.map(ClientTls::new).transpose()?.map(Arc::new);
+    options.tls = match (identity, place.certificate_secret, place.kubernetes) {
+        (Some(identity), _, _) => Some(Arc::new(ClientTls::new(identity)?)),
+        (None, "", _) => None,
+        (None, secret, Some(kubernetes)) => {
+            let own = NodeCertificates::new(kubernetes.clone(), &p.typha_k8s_namespace, secret);
+            Some(Arc::new(ClientTls::own(own)))
+        }
+        (None, secret, None) => return Err(HubError::Secret(secret.to_owned())),
+    };
     tracing::info!(hubs = ?options.hubs, "following a hub instead of the datastore");
     Ok(client::follow(options, interests))
 }

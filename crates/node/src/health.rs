@@ -5,6 +5,7 @@ use crate::state::State;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tortie_http::liveness;
+use tortie_store::printable::escape_controls;
 
 /// A speaker that does not answer for so long does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -68,7 +69,8 @@ struct Parts(Vec<Part>);
 
 impl Parts {
     fn add(&mut self, name: impl Into<String>, level: Level, message: impl Into<String>) {
-        self.0.push(Part { name: name.into(), level, message: message.into() });
+        let printable = |text: String| escape_controls(&text).into_owned();
+        self.0.push(Part { name: printable(name.into()), level, message: printable(message.into()) });
     }
 
     fn daemon(&mut self, state: &State) {
@@ -159,3 +161,5 @@ pub const PROXIED: &str = "proxied addresses";
 pub const TUNNELS: &str = "tunnels";
 pub const OVERRULED: &str = "allowed traffic";
 pub const OFFLOAD: &str = "flow table";
+/// A Felix of Calico beside the node.
+pub const FELIX: &str = "felix";

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tortie_dataplane::Netns;
 use tortie_ipam::InUse;
 use tortie_model::{Key, Kind};
 
@@ -39,7 +40,9 @@ pub enum Phase {
 pub struct Record {
     pub id: AttachmentId,
     pub phase: Phase,
+    /// Empty if it is unknown, in an adopted record.
     pub network: String,
+    /// Empty if it is unknown, in an adopted record.
     pub netns: String,
     /// Empty if the interface belongs to a newer attachment of the same pod.
     pub host_interface: String,
@@ -53,6 +56,9 @@ pub struct Record {
     /// Another plugin has wired the container: nothing of it is ours to remove.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chained: bool,
+    /// Another program attached the container in our way; the record was made from the datastore and the kernel.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
     /// The endpoint as it was written to the datastore, to be written again if the datastore loses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<serde_json::Value>,
@@ -98,6 +104,11 @@ impl Record {
     /// What the container has of another network through this attachment.
     pub fn joined(&self, network: &str, ifname: &str) -> Option<&Joined> {
         self.joined.iter().find(|joined| joined.network == network && joined.ifname == ifname)
+    }
+
+    /// Whether the container is in this namespace, as far as the record knows.
+    pub fn is_in(&self, netns: &str) -> bool {
+        self.netns.is_empty() || Netns::is_same(&self.netns, netns)
     }
 
     /// The addresses of a live attachment.
@@ -219,6 +230,7 @@ mod tests {
             endpoint: Some(("default".into(), "n1-cni-c1-eth0".into())),
             result: None,
             chained: false,
+            adopted: false,
             workload: None,
             joined: Vec::new(),
         }

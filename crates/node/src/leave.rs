@@ -1,7 +1,8 @@
 //! Takes a host out of the network: it is no node any more.
 //!
 //! Policy, our rules in the chains of others and our files go in any case. What live pods use (interfaces, routes, tunnels) stays
-//! unless it is to go too: it is named as Calico names its own, which adopts it.
+//! unless it is to go too: it is named as Calico names its own, which adopts it. Policy of pods that stay goes only when Felix
+//! guards them, unless the operator says otherwise.
 
 use crate::install;
 use crate::journal::{Journal, Record};
@@ -10,14 +11,16 @@ use crate::options::NodeArgs;
 use crate::startup::Variables;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tortie_compute::{Compute, Environment};
-use tortie_dataplane::{Dataplane, Netns, pod};
+use tortie_dataplane::{Dataplane, MissingGuard, Netns, pod};
 use tortie_plan::{Plan, Settings};
 use tortie_store::config::settings_file;
 
 /// For a daemon that has just ended, and may be at its last change, and for what the kernel tells of its own.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Between two looks at Felix's chains.
+const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What becomes of containers that still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +31,31 @@ pub enum LivePods {
     CutOff,
 }
 
-/// For whoever has ended the daemon, or never had one: fails if it runs, since it would restore everything. Returns what
-/// was removed.
-pub async fn leave(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>, String> {
+/// When the policy of pods that stay is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyHandover {
+    /// When Felix's chains guard every endpoint that ours guard; an error if they do not after this time.
+    ToFelix(Duration),
+    /// At once: nothing guards them until another policy engine does.
+    Now,
+}
+
+/// Felix's chains did not appear.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "after {} s Felix does not guard {}; nothing was removed and policy stays in force. Start calico-node beside this node's \
+     policy and try again, or remove policy without it by --now",
+    waited.as_secs(),
+    list_guards(missing)
+)]
+pub struct FelixMissing {
+    waited: Duration,
+    missing: Vec<MissingGuard>,
+}
+
+/// For whoever has ended the daemon, or never had one: fails if it runs, since it would restore everything. Returns a line for
+/// each thing that was removed, or that another program has replaced.
+pub async fn leave(args: &NodeArgs, pods: LivePods, handover: PolicyHandover) -> Result<Vec<String>, String> {
     let mut dirs = vec![&args.state_dir];
     dirs.extend(Some(&args.run_dir).filter(|dir| **dir != args.state_dir));
     dirs.retain(|dir| dir.is_dir());
@@ -39,12 +64,46 @@ pub async fn leave(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>, Strin
         .map(|dir| DirLock::acquire(dir))
         .collect::<Result<_, _>>()
         .map_err(|error| error.to_string())?;
+    if let (LivePods::Kept, PolicyHandover::ToFelix(limit)) = (pods, handover) {
+        await_felix(limit).await?;
+    }
     let mut removed = clean(args, pods).await?;
     drop(locks);
     // Others, the datastore for one, may keep something there.
     let empty = dirs.into_iter().filter(|dir| std::fs::remove_dir(dir).is_ok());
-    removed.extend(empty.map(|dir| dir.display().to_string()));
+    removed.extend(empty.map(|dir| format!("removed: {}", dir.display())));
     Ok(removed)
+}
+
+/// Returns when Felix guards what our policy guards. Changes nothing.
+pub async fn await_felix(limit: Duration) -> Result<(), String> {
+    let host = Netns::current().map_err(|error| error.to_string())?;
+    let started = Instant::now();
+    let mut logged = false;
+    loop {
+        let expired = started.elapsed() >= limit;
+        match tortie_dataplane::missing_guards(&host).await {
+            Ok(missing) if missing.is_empty() => return Ok(()),
+            Ok(missing) if expired => return Err(FelixMissing { waited: limit, missing }.to_string()),
+            Err(error) if expired => return Err(format!("{error}; nothing was removed")),
+            Ok(missing) if !std::mem::replace(&mut logged, true) => tracing::info!(
+                missing = list_guards(&missing),
+                "waiting until Felix guards the endpoints of this host"
+            ),
+            // A list that changes while it is read is read again.
+            Ok(_) | Err(_) => {}
+        }
+        tokio::time::sleep(FELIX_POLL_INTERVAL).await;
+    }
+}
+
+/// Names some of them.
+fn list_guards(missing: &[MissingGuard]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<String> = missing.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = missing.len().saturating_sub(SHOWN);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    shown.join(", ") + &more
 }
 
 /// Goes on past failures and names all of them. The caller holds the directories.
@@ -52,16 +111,16 @@ pub(crate) async fn clean(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
     // First, so that no runtime calls a plugin that has nobody to talk to.
     match install::remove(&args.state_dir) {
-        Ok(files) => removed.extend(files.iter().map(|file| file.display().to_string())),
+        Ok(files) => removed.extend(files.iter().map(ToString::to_string)),
         Err(reason) => failures.push(format!("CNI plugins: {reason}")),
     }
     match clear_kernel(args, pods).await {
-        Ok(()) => removed.push("policy, and our rules in the chains of others".to_owned()),
+        Ok(()) => removed.push("removed: policy, and our rules in the chains of others".to_owned()),
         Err(error) => failures.push(error),
     }
     for path in files(args, pods) {
         match remove(&path) {
-            Ok(true) => removed.push(path.display().to_string()),
+            Ok(true) => removed.push(format!("removed: {}", path.display())),
             Ok(false) => {}
             Err(error) => failures.push(format!("{}: {error}", path.display())),
         }
@@ -102,6 +161,11 @@ async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
         true => Ok(()),
         false => Err(named.join("; ")),
     }
+}
+
+/// What the names of interfaces of containers begin with, as far as the host knows it.
+pub fn interface_prefixes(args: &NodeArgs) -> Vec<String> {
+    settings(args).interface_prefixes
 }
 
 /// Those by which the daemon has written, as far as the host knows them.

@@ -18,6 +18,7 @@ mod logs;
 mod metrics;
 mod node_status;
 mod options;
+mod pending_endpoints;
 mod public_keys;
 mod queries;
 mod reclaim;
@@ -53,7 +54,8 @@ pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
 }
 
 pub use health::{Health, Level, Part};
-pub use leave::{LivePods, leave};
+pub use install::{CniFiles, FileRemoval, RemovedFile, carry_over, is_readable_network};
+pub use leave::{FelixMissing, LivePods, PolicyHandover, await_felix, interface_prefixes, leave};
 pub use logs::{LogCounters, LogFile, LogSettings, Logs};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, core as replay_core, replay, replay_from};

@@ -44,11 +44,15 @@ pub struct Metrics {
     pub bad_objects: Counter,
     /// Failed attempts to reach the datastore.
     pub datastore_failures: Counter,
+    rejected_responses: Counter,
+    distrusted_lists: Counter,
     /// Events that are not in the recording, since it has ended.
     pub unrecorded: Gauge,
     pub refused: Gauge,
     /// 1, or 0 while the kernel refuses the table as a whole.
     pub policy_in_force: Gauge,
+    /// 1 while Felix's chains are in the kernel beside our policy.
+    pub second_engine: Gauge,
     pub address_conflicts: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
     /// Connections that were closed because there were too many, by listener.
@@ -143,10 +147,13 @@ impl Metrics {
             dataplane_failures: Counter::default(),
             apply_time: Summary::default(),
             bad_objects: Counter::default(),
+            rejected_responses: Counter::default(),
+            distrusted_lists: Counter::default(),
             datastore_failures: Counter::default(),
             unrecorded: Gauge::default(),
             refused: Gauge::default(),
             policy_in_force: Gauge::default(),
+            second_engine: Gauge::default(),
             address_conflicts: Gauge::default(),
             cni_requests: Family::default(),
             closed_connections: Family::default(),
@@ -223,6 +230,16 @@ impl Metrics {
             metrics.datastore_failures.clone(),
         );
         r.register(
+            "tortie_datastore_rejected_responses",
+            "Responses of the API server that were too large or not what was requested",
+            metrics.rejected_responses.clone(),
+        );
+        r.register(
+            "tortie_datastore_distrusted_lists",
+            "Lists of the datastore whose deletions were not applied because most known objects were missing",
+            metrics.distrusted_lists.clone(),
+        );
+        r.register(
             "tortie_unrecorded_events",
             "Events after the end of a recording (--record)",
             metrics.unrecorded.clone(),
@@ -241,6 +258,11 @@ impl Metrics {
             "tortie_policy_in_force",
             "1 if the kernel enforces the policy of this node, 0 if it refuses the table",
             metrics.policy_in_force.clone(),
+        );
+        r.register(
+            "tortie_second_policy_engine",
+            "1 while chains of Calico's Felix are in the kernel beside the policy of this node",
+            metrics.second_engine.clone(),
         );
         r.register(
             "tortie_closed_connections",
@@ -319,6 +341,8 @@ impl Metrics {
             counted(&self.log.dropped, lines.dropped.load(Ordering::Relaxed));
             counted(&self.log.errors, lines.errors.load(Ordering::Relaxed));
         }
+        counted(&self.rejected_responses, tortie_store::rejected_responses());
+        counted(&self.distrusted_lists, tortie_store::distrusted_lists());
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);

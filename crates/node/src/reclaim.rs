@@ -285,6 +285,7 @@ mod tests {
             network: "net".into(),
             netns: "/run/netns/x".into(),
             chained: false,
+            adopted: false,
             host_interface: "cali1".into(),
             handle: Some("net.c1".into()),
             delegate: None,

@@ -9,6 +9,7 @@ use crate::lock::{DirLock, LockError, NetnsLock};
 use crate::logs::{LogSettings, Logs};
 use crate::node_status::NodeStatuses;
 use crate::options::NodeArgs;
+use crate::pending_endpoints::PendingEndpoints;
 use crate::reclaim::{self, Reclaim};
 use crate::recording::{self, Recording};
 use crate::removal::Removal;
@@ -20,6 +21,8 @@ use crate::{
     bgp, failpoint, feed, files, http, kube_condition, leave, public_keys, queries, status, tunnel_addresses,
     wired,
 };
+use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +36,8 @@ use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{Client, Config, Resources};
 
 const RETRY: Duration = Duration::from_secs(1);
+/// Causes of a wait for the datastore that are logged.
+const MAX_REPORTED_CAUSES: usize = 32;
 /// Between collections of what died without a word.
 const LOG_RETRY: Duration = Duration::from_secs(60);
 const COLLECT: Duration = Duration::from_secs(10);
@@ -79,7 +84,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     let file = args.settings_file();
     let felix = FelixSettings::read(&variables, &file).map_err(io(&file.display().to_string()))?;
     let config = felix.datastore(Config::load(&args.config)?);
-    let client = Client::connect(&config).await?;
+    free_host_traffic().await;
     let orchestrator = config.orchestrator();
     let on_kubernetes = config.is_kubernetes()?;
     for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
@@ -104,7 +109,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
         variables: &variables,
         name: &name,
         version,
-        client,
+        config,
         orchestrator,
         on_kubernetes,
         described,
@@ -163,13 +168,31 @@ fn raise_descriptor_limit() {
     }
 }
 
+/// Before the datastore is asked for anything: its address may be among those that a pod has named.
+async fn free_host_traffic() {
+    let freed = match Netns::current() {
+        Ok(host) => tortie_dataplane::free_host_traffic(&host).await,
+        Err(error) => Err(error),
+    };
+    match freed {
+        Ok(0) => {}
+        Ok(addresses) => {
+            tracing::warn!(addresses, "the host's own traffic to floating addresses is no longer translated");
+        }
+        Err(error) => {
+            tracing::error!(%error, "the host's own traffic to floating addresses may still be translated");
+        }
+    }
+}
+
 /// What is known when the node starts.
 struct Start<'a> {
     args: &'a NodeArgs,
     variables: &'a Variables,
     name: &'a str,
     version: &'a str,
-    client: Client,
+    /// Where the datastore is.
+    config: Config,
     /// How Kubernetes is reached, if there is one.
     orchestrator: Option<KubernetesTarget>,
     /// Whether it is the datastore too.
@@ -186,7 +209,7 @@ impl Start<'_> {
         tasks: &mut Tasks,
         logs: Arc<dyn Logs>,
     ) -> Result<Aside, RunError> {
-        let Start { args, variables, name, version, client, orchestrator, on_kubernetes, described } = self;
+        let Start { args, variables, name, version, config, orchestrator, on_kubernetes, described } = self;
         let installer = match args.install_cni {
             true => Some(
                 Installer::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
@@ -199,19 +222,25 @@ impl Start<'_> {
             move |error| RunError::Io { what, error }
         };
         let host = failpoint::with_faults(Netns::current()?);
-        let resources = Resources::new(client.clone());
-        tracing::info!(node = name, "starting");
-        register(&resources, variables, name, version).await?;
-        let nodename = args.calico_dir().join("nodename");
-        files::write(&nodename, name).map_err(io(&nodename))?;
-
-        let journal = Arc::new(Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
-        let held = reclaim::held(&journal, name);
         let state = Arc::new(State::new(name));
         let file = args.settings_file();
         let settings = settings_file::read(&file).map_err(io(&file))?;
         let environment = Environment::new(variables.0.clone(), settings.clone());
         let mut compute = Compute::new(name, environment);
+        // Probes are answered while the node waits for the datastore.
+        state.set_parameters(compute.parameters());
+        let observers =
+            observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
+        tracing::info!(node = name, "starting");
+        let client = Client::connect_waiting(&config, |error| report_wait(&state, error)).await?;
+        let resources = Resources::new(client.clone());
+        register(&resources, variables, name, version, &state).await?;
+        state.set_trouble("datastore", None);
+        let nodename = args.calico_dir().join("nodename");
+        files::write(&nodename, name).map_err(io(&nodename))?;
+
+        let journal = Arc::new(Journal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
+        let held = reclaim::held(&journal, name);
         let backend = bgp::Choice::of(variables.get("CALICO_NETWORKING_BACKEND"), args.bird);
         let speaks = backend.speaks().then(|| BgpEnvironment {
             router_id: variables.get("CALICO_ROUTER_ID").to_owned(),
@@ -236,9 +265,12 @@ impl Start<'_> {
             node: name,
             kubernetes: orchestrator.as_ref(),
             kubernetes_node: described.as_deref().unwrap_or(name),
+            certificate_secret: variables.get(feed::HUB_SECRET_VARIABLE),
             liveness: &state.liveness,
         };
         let mut feed = feed::follow(compute.parameters(), &place, interests)?;
+        let pending = PendingEndpoints::default();
+        feed = pending.observe(feed, journal.clone(), name.to_owned());
         if client.is_kubernetes() {
             feed = wired::corrected(feed, journal.clone(), name.to_owned());
         }
@@ -265,9 +297,6 @@ impl Start<'_> {
         tasks.spawn("the log", follow_log_settings(state.clone(), logs));
         tasks.spawn("the MTU file", write_mtu(state.clone(), mtu_file));
         tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));
-        let observers =
-            observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
-
         let pools_changed = tunnel_addresses::follow(&client, name);
         tasks.spawn("the public keys of WireGuard", {
             let (state, _, name) = own();
@@ -276,7 +305,7 @@ impl Start<'_> {
         let looks = if client.is_kubernetes() { LOOKS } else { 1 };
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
-        let made = Arc::new(made.asking(orchestrator.clone()));
+        let made = Arc::new(made.asking(orchestrator.clone()).adopting(pending));
         // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
         if variables.get("USE_POD_CIDR") != "true" {
             let node = made.clone();
@@ -290,6 +319,7 @@ impl Start<'_> {
             _ = in_sync.wait_for(|in_sync| *in_sync) => {}
             ended = tasks.ended() => return Err(ended.into()),
         }
+        made.adopt_endpoints().await;
         made.collect_garbage().await;
         let mut reclaim = Reclaim::new(name);
         if made.state.take_lost() {
@@ -301,6 +331,7 @@ impl Start<'_> {
             reclaim.run(true, &made).await;
             for collection in 1_u64.. {
                 tokio::time::sleep(COLLECT).await;
+                made.adopt_endpoints().await;
                 made.collect_garbage().await;
                 let lost = made.state.take_lost();
                 if lost || collection % looks == 0 {
@@ -318,10 +349,17 @@ impl Start<'_> {
                 kube_condition::follow(target, node, taint, state.clone()),
             );
         }
-        println!("ready: node {name} on {}", args.socket().display());
+        // Without a reader of standard output the daemon serves all the same.
+        let _ = writeln!(std::io::stdout(), "ready: node {name} on {}", args.socket().display());
         tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");
         Ok(observers)
     }
+}
+
+/// Why the node waits for the datastore, for the log and the health page.
+fn report_wait(state: &State, error: &impl std::fmt::Display) {
+    tracing::warn!(%error, "waiting for the datastore; trying again every second");
+    state.set_trouble("datastore", Some(format!("waiting for the datastore: {error}")));
 }
 
 /// Waits for the datastore, which then knows the node.
@@ -330,13 +368,14 @@ async fn register(
     variables: &Variables,
     name: &str,
     version: &str,
+    state: &State,
 ) -> Result<(), StartupError> {
-    let mut waiting = false;
+    let mut reported = BTreeSet::new();
     loop {
         match startup::register(resources, variables, name, version).await {
             Err(error) if error.is_worth_waiting() => {
-                if !std::mem::replace(&mut waiting, true) {
-                    tracing::warn!(%error, "waiting for the datastore; trying again every second");
+                if reported.len() < MAX_REPORTED_CAUSES && reported.insert(error.to_string()) {
+                    report_wait(state, &error);
                 }
                 tokio::time::sleep(RETRY).await;
             }
@@ -371,7 +410,7 @@ async fn follow_log_settings(state: Arc<State>, logs: Arc<dyn Logs>) {
         let settings = LogSettings::of(&parameters.borrow_and_update());
         let problems = logs.follow(&settings);
         for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
-            tracing::warn!(problem, "the log does not go where the settings say");
+            tracing::warn!(problem, "cannot apply the log settings");
         }
         state.set_warning("log", (!problems.is_empty()).then(|| problems.join("; ")));
         known = problems;

@@ -1,7 +1,7 @@
 //! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
 
 use crate::endpoint_files::EndpointFiles;
-use crate::health::{MTU, OFFLOAD, OVERRULED, POLICY, PROXIED, TUNNELS};
+use crate::health::{FELIX, MTU, OFFLOAD, OVERRULED, POLICY, PROXIED, TUNNELS};
 use crate::state::State;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -22,6 +22,10 @@ use tortie_store::Client;
 const FIRST: Duration = Duration::from_secs(10);
 /// How often settings are looked at while heartbeats are off.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// Warning about a Felix that was started beside the node.
+const SECOND_ENGINE: &str = "Felix's chains are in the kernel beside our policy: two policy engines, and each drops what it \
+    denies; stop calico-node, or stop this node and run `tortie node --leave`";
 
 /// Says from time to time that the node lives, if the settings want it.
 pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
@@ -218,6 +222,10 @@ fn take_in(state: &State, report: Report) {
                 );
             }
             state.set_warning(OFFLOAD, reason);
+        }
+        Report::SecondEngine(present) => {
+            state.metrics.second_engine.set(i64::from(present));
+            state.set_warning(FELIX, present.then(|| SECOND_ENGINE.to_owned()));
         }
         Report::NotEnforced(failure) => {
             let reason = failure.map(|failure| failure.to_string());

@@ -21,6 +21,9 @@ struct Wired {
     addresses: Vec<IpAddr>,
     /// Where it is not the one that follows from the names of namespace and pod.
     interface: Option<String>,
+    /// The floating addresses that ADD has granted, if that is known. Annotations of a running pod do not add to them:
+    /// ADD alone knows whether the network allows them.
+    floating: Option<Vec<String>>,
 }
 
 /// The same feed with attachments as they are wired.
@@ -41,7 +44,14 @@ fn wired(journal: &Journal, key: &Key) -> Option<Wired> {
     let record = journal
         .find(|record| record.phase != Phase::Removing && record.endpoint_key().as_ref() == Some(key))?;
     let addresses = record.result?.ips.iter().map(|ip| ip.address.addr()).collect();
-    Some(Wired { addresses, interface: record.chained.then_some(record.host_interface) })
+    let live = record.workload.filter(|_| record.phase == Phase::Live);
+    let floating = live.as_ref().map(floating_addresses);
+    Some(Wired { addresses, interface: record.chained.then_some(record.host_interface), floating })
+}
+
+fn floating_addresses(endpoint: &serde_json::Value) -> Vec<String> {
+    let nats = endpoint["spec"]["ipNATs"].as_array().into_iter().flatten();
+    nats.filter_map(|nat| nat["externalIP"].as_str()).map(str::to_owned).collect()
 }
 
 /// An endpoint without addresses is left so: its pod is done.
@@ -53,8 +63,11 @@ fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Wir
     let spec = &mut endpoint.spec;
     if spec.node == node
         && !spec.ip_networks.is_empty()
-        && let Some(Wired { addresses, interface }) = wired(key)
+        && let Some(Wired { addresses, interface, floating }) = wired(key)
     {
+        if let Some(granted) = floating {
+            spec.ip_nats.retain(|nat| granted.contains(&nat.external_ip));
+        }
         if let Some(interface) = interface {
             spec.interface_name = interface;
         }
@@ -80,6 +93,7 @@ mod tests {
         let wired = wired.map(|all| Wired {
             addresses: all.iter().map(|text| text.parse().unwrap()).collect(),
             interface: None,
+            floating: Some(Vec::new()),
         });
         correct(&mut event, "n1", |_| wired.clone());
         match event {
@@ -88,6 +102,39 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn annotations_of_running_pods_grant_no_floating_address() {
+        let floating = |granted: Option<&[&str]>| {
+            let mut event = put("n1", &["10.0.0.1/32"]);
+            let FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } =
+                &mut event
+            else {
+                panic!("{event:?}")
+            };
+            let nats = json!([{"internalIP": "10.0.0.1", "externalIP": "192.0.2.1"},
+                {"internalIP": "10.0.0.1", "externalIP": "192.0.2.2"}]);
+            endpoint.spec.ip_nats = serde_json::from_value(nats).unwrap();
+            let workload = granted.map(|all| {
+                let nats: Vec<_> = all.iter().map(|external| json!({"externalIP": external})).collect();
+                json!({"spec": {"ipNATs": nats}})
+            });
+            let wired = Wired {
+                addresses: vec!["10.0.0.1".parse().unwrap()],
+                floating: workload.as_ref().map(floating_addresses),
+                ..Wired::default()
+            };
+            correct(&mut event, "n1", |_| Some(wired.clone()));
+            let FeedEvent::Put { value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
+            else {
+                panic!("{event:?}")
+            };
+            endpoint.spec.ip_nats.into_iter().map(|nat| nat.external_ip).collect::<Vec<_>>()
+        };
+        assert_eq!(floating(Some(&["192.0.2.2", "192.0.2.3"])), ["192.0.2.2"]);
+        assert!(floating(Some(&[])).is_empty());
+        assert_eq!(floating(None), ["192.0.2.1", "192.0.2.2"], "what ADD has granted is not known");
     }
 
     #[test]

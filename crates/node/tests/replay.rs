@@ -135,7 +135,8 @@ fn every_event_reads_back() {
             profile: Some("kns.shop".into()),
         },
         Event::Detach { waiter: WaiterId(4), key: key.clone(), revision: Some(18.into()) },
-        Event::Detach { waiter: WaiterId(5), key, revision: None },
+        Event::Detach { waiter: WaiterId(5), key: key.clone(), revision: None },
+        Event::Hold { waiter: WaiterId(6), key },
         Event::Learnt {
             routes: vec![
                 LearntRoute { destination: "10.0.0.0/26".parse().unwrap(), route: Some(route) },

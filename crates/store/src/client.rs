@@ -1,10 +1,12 @@
 //! Typed get, list, create, update, apply, delete and watch over keys, whatever the backend.
 
-use crate::backend::{Backend, Limits, etcd};
+use crate::backend::{Backend, ConnectPatience, Limits, etcd};
 use crate::page::{Continuation, Page};
-use crate::watch::{Progress, Watch};
+use crate::watch::{Progress, Watch, WatchOptions};
 use crate::{Config, Error, Outcome, Result, Revision};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tortie_model::{Key, KeyRange, ValidationError, Value};
 
 /// A value as it stands in the store.
@@ -76,6 +78,8 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct Client {
     backend: Backend,
+    /// Notified when a watch reaches the store again: the others need not wait for the end of their pause.
+    recovered: Arc<Notify>,
 }
 
 /// Writes several entries at once. Only some backends can.
@@ -83,19 +87,44 @@ pub struct Client {
 pub struct Transactions<'a>(&'a etcd::Etcd);
 
 impl Client {
-    /// Checks the configuration; connections are opened when first needed.
+    /// Checks the configuration. On the Kubernetes API, finds the API group in use and fails after some seconds if it
+    /// cannot; other connections are opened when first needed.
     pub async fn connect(config: &Config) -> Result<Client> {
-        Client::connect_with(config, Limits::default()).await
+        Client::connect_with(config, Limits::from_environment()).await
     }
 
     pub async fn connect_with(config: &Config, limits: Limits) -> Result<Client> {
-        Ok(Client { backend: Backend::connect(config, limits).await? })
+        Client::with_patience(config, limits, ConnectPatience::Command).await
+    }
+
+    /// The same for a daemon, which waits until the API group is known; each cause of the wait is reported once. Only an
+    /// error of the configuration is returned.
+    pub async fn connect_waiting(config: &Config, mut report: impl FnMut(&Error) + Send) -> Result<Client> {
+        let patience = ConnectPatience::Daemon(&mut report);
+        Client::with_patience(config, Limits::from_environment(), patience).await
+    }
+
+    async fn with_patience(config: &Config, limits: Limits, patience: ConnectPatience<'_>) -> Result<Client> {
+        let backend = Backend::connect(config, limits, patience).await?;
+        Ok(Client { backend, recovered: Arc::default() })
     }
 
     pub async fn get(&self, key: &Key) -> Result<Entry> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.get(key).await,
             Backend::Kubernetes(kubernetes) => kubernetes.get(key).await,
+        }
+    }
+
+    /// Returns the entry, or `None` only if the store itself reports that it does not exist. An API server that does not serve
+    /// the kind, an answer that is about something else and a value that cannot be read are errors: no proof of absence.
+    pub async fn look_up(&self, key: &Key) -> Result<Option<Entry>> {
+        match &self.backend {
+            Backend::Etcd(etcd) => match etcd.get(key).await {
+                Err(Error::DoesNotExist { .. }) => Ok(None),
+                found => found.map(Some),
+            },
+            Backend::Kubernetes(kubernetes) => kubernetes.look_up(key).await,
         }
     }
 
@@ -215,10 +244,15 @@ impl Client {
     }
 
     fn start_watch(&self, range: KeyRange, after: Option<Revision>, progress: Progress) -> Watch {
+        let recovered = self.recovered.clone();
         match &self.backend {
-            Backend::Etcd(etcd) => Watch::start(etcd.source(&range), range, after, progress),
+            Backend::Etcd(etcd) => {
+                let options = WatchOptions { after, progress, recovered, grace: etcd.absence_grace() };
+                Watch::start(etcd.source(&range), range, options)
+            }
             Backend::Kubernetes(kubernetes) => {
-                Watch::start(kubernetes.source(&range), range, after, progress)
+                let options = WatchOptions { after, progress, recovered, grace: kubernetes.absence_grace() };
+                Watch::start(kubernetes.source(&range), range, options)
             }
         }
     }

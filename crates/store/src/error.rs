@@ -1,5 +1,7 @@
 //! What can go wrong between us and the store, in the words the reference uses.
 
+use crate::backend::ResponseError;
+use std::time::Duration;
 use tortie_model::{Resource, ValidationError};
 
 #[derive(Debug, thiserror::Error)]
@@ -26,11 +28,26 @@ pub enum Error {
     /// The endpoint is down, slow, or answers what we cannot understand; says which and what to look at.
     #[error("{0}")]
     Datastore(String),
+    /// The endpoint answered with something else than what was requested.
+    #[error(transparent)]
+    Response(#[from] ResponseError),
+    /// The endpoint answers, but a large share of what was known is missing without having been deleted.
+    #[error(
+        "{missing} of {known} objects of {range} are missing from the datastore and were not deleted one by one: they stay in \
+         force until all lists of {} s agree; check that the datastore is the right one and complete",
+        .grace.as_secs()
+    )]
+    Absence { range: String, known: usize, missing: usize, grace: Duration },
     #[error("{0}")]
     Config(String),
 }
 
 impl Error {
+    /// The datastore cannot be used at present; the same request may succeed later.
+    pub const fn is_outage(&self) -> bool {
+        matches!(self, Error::Datastore(_) | Error::Response(_) | Error::Absence { .. })
+    }
+
     /// Somebody else was quicker to make, change or delete what was about to be written: it is worth another look.
     pub const fn is_lost_race(&self) -> bool {
         matches!(self, Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. })

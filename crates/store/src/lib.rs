@@ -9,11 +9,12 @@ pub mod config;
 pub mod error;
 pub mod operation;
 pub mod page;
+pub mod printable;
 pub mod resources;
 mod watch;
 
 pub use backend::etcd::Compactor;
-pub use backend::{Limits, orchestrator};
+pub use backend::{Limits, ResponseError, orchestrator, rejected_responses};
 pub use client::{Change, Client, Entry, Event, Listing, Transactions};
 pub use config::Config;
 pub use error::Error;
@@ -21,6 +22,6 @@ pub use operation::{Operation, Outcome, Refusal};
 pub use page::{Continuation, LabelSelector, Page};
 pub use resources::{Resources, tier_of};
 pub use tortie_model::Revision;
-pub use watch::{Backoff, Connection, Watch};
+pub use watch::{Absence, Backoff, Connection, Watch, collection_prefix, distrusted_lists, is_guarded};
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -8,17 +8,30 @@ use tortie_store::Connection;
 pub struct Outage {
     /// Since the outage began: the failed attempts up to then.
     began_at: Option<u64>,
+    /// That the store answers and is not believed has been said of this outage.
+    distrusted: bool,
 }
 
 impl Outage {
     /// What is new, given how each watch stands.
     pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a Connection>) -> Option<FeedEvent> {
-        let (mut failed_attempts, mut reason) = (0, None);
+        let (mut failed_attempts, mut reason, mut distrusted) = (0, None, false);
         for connection in watches {
             failed_attempts += connection.failed_attempts;
-            reason = reason.or(connection.trouble.as_ref());
+            // Objects that are missing are worth more attention than a connection that is.
+            if connection.distrusted && !distrusted {
+                (distrusted, reason) = (true, None);
+            }
+            if connection.distrusted || !distrusted {
+                reason = reason.or(connection.trouble.as_ref());
+            }
         }
+        let newly_distrusted = distrusted && !self.distrusted;
+        self.distrusted = distrusted;
         match (self.began_at, reason) {
+            (Some(_), Some(reason)) if newly_distrusted => {
+                Some(FeedEvent::ConnectionLost { reason: reason.clone() })
+            }
             (None, Some(reason)) => {
                 self.began_at = Some(failed_attempts);
                 Some(FeedEvent::ConnectionLost { reason: reason.clone() })
@@ -39,7 +52,7 @@ mod tests {
     use super::*;
 
     fn standing(trouble: Option<&str>, failed_attempts: u64) -> Connection {
-        Connection { trouble: trouble.map(str::to_owned), failed_attempts }
+        Connection { trouble: trouble.map(str::to_owned), failed_attempts, distrusted: false }
     }
 
     #[test]
@@ -62,5 +75,9 @@ mod tests {
         assert_eq!(outage.look(&watches), None);
         watches[0] = standing(Some("again"), 11);
         assert!(matches!(outage.look(&watches), Some(FeedEvent::ConnectionLost { .. })));
+        watches[5] = Connection { distrusted: true, ..standing(Some("most is missing"), 12) };
+        let missing = FeedEvent::ConnectionLost { reason: "most is missing".to_owned() };
+        assert_eq!(outage.look(&watches), Some(missing), "it is not hidden by an outage");
+        assert_eq!(outage.look(&watches), None);
     }
 }

@@ -153,7 +153,7 @@ impl ApiServer {
         self.write("audit.yaml", &audit.to_string());
     }
 
-    /// An authority, and the certificate that the server shows to servers behind it.
+    /// An authority, and the certificate that the server shows to servers behind it and to webhooks that ask for one.
     fn write_proxy(&self) {
         let mut authority = rcgen::CertificateParams::default();
         authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -167,6 +167,15 @@ impl ApiServer {
         let key = rcgen::KeyPair::generate().unwrap();
         self.write("proxy.pem", &params.signed_by(&key, &authority).unwrap().pem());
         self.write("proxy.key", &key.serialize_pem());
+        let files =
+            json!({"client-certificate": self.path("proxy.pem"), "client-key": self.path("proxy.key")});
+        let users = json!({"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": files}]});
+        let users = self.write("kubeconfig-webhooks", &users.to_string());
+        let webhooks = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+            "kubeConfigFile": users});
+        let admission = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+            "plugins": [{"name": "ValidatingAdmissionWebhook", "configuration": webhooks}]});
+        self.write("admission.yaml", &admission.to_string());
     }
 
     /// The kubeconfig of one of the people.
@@ -287,6 +296,7 @@ impl ApiServer {
                 .arg(format!("--token-auth-file={}", path("tokens")))
                 .arg(format!("--service-account-key-file={}", path("sa.pub")))
                 .arg(format!("--service-account-signing-key-file={}", path("sa.key")))
+                .arg(format!("--admission-control-config-file={}", path("admission.yaml")))
                 .arg(format!("--audit-policy-file={}", path("audit.yaml")))
                 .arg(format!("--audit-log-path={}", path("audit.log")))
                 .arg(format!("--requestheader-client-ca-file={}", path("proxy-ca.pem")))
@@ -452,6 +462,13 @@ impl ApiServer {
             let path = format!("/apis/{}/{}", group.api_version(), text("/spec/names/plural"));
             eventually(&path, || self.send("GET", &format!("{path}?limit=1"), None).is_ok());
         }
+        // Clients choose the group by discovery, which may follow a moment later.
+        let path = format!("/apis/{}", group.api_version());
+        let is_discovered = |list: &Json| {
+            let mut resources = list["resources"].as_array().into_iter().flatten();
+            resources.any(|resource| resource["name"] == "clusterinformations")
+        };
+        eventually(&path, || self.send("GET", &path, None).is_ok_and(|list| is_discovered(&list)));
     }
 
     /// A definition of ClusterNetworkPolicy that takes anything.

@@ -2,6 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// For a daemon to become ready on a machine with much other work.
+const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Killed (with SIGKILL) when dropped.
 #[derive(Debug)]
@@ -20,8 +26,16 @@ impl Process {
     /// Returns once it has written its first line, with that line; empty if it ended before.
     pub fn until_first_line(command: &mut Command) -> (Process, String) {
         let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()));
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let stdout = process.0.stdout.take().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line).unwrap();
+            let _ = sender.send(line);
+        });
+        // A process that hangs fails its own test, not the whole run.
+        let line = receiver.recv_timeout(FIRST_LINE_TIMEOUT);
+        let line = line.unwrap_or_else(|_| panic!("{command:?}: no output after {FIRST_LINE_TIMEOUT:?}"));
         (process, line)
     }
 

@@ -5,10 +5,12 @@ mod chain;
 mod files;
 mod names;
 mod own;
+mod pem;
 mod reload;
 mod validity;
 
 pub use files::{TlsError, TlsFiles};
 pub use names::{Expected, common_name, organisations};
-pub use own::{Lifetimes, OwnCertificates};
+pub use own::{ClientCertificate, Lifetimes, OwnCertificates};
+pub use pem::{PemError, TlsPem};
 pub use reload::Reloading;

@@ -43,6 +43,13 @@ pub struct OwnCertificates {
     pub key: String,
 }
 
+/// What clients show, in PEM.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ClientCertificate {
+    pub certificate: String,
+    pub key: String,
+}
+
 impl OwnCertificates {
     /// What is to be kept from now on, if it is not what is kept. `believed` are the authorities that others believe; `None` if
     /// there are no others yet. A certificate of a new authority is made only when that is believed.
@@ -110,18 +117,55 @@ impl OwnCertificates {
         lifetimes: Lifetimes,
         now: i64,
     ) -> Result<OwnCertificates, String> {
+        let purpose = ExtendedKeyUsagePurpose::ServerAuth;
+        let (certificate, key) = self.sign(authority, names, purpose, lifetimes, now)?;
+        Ok(OwnCertificates { certificate, key, ..self.clone() })
+    }
+
+    /// A certificate for clients, unless the one that they have is good and of the newest authority.
+    pub fn renewed_client(
+        &self,
+        kept: &ClientCertificate,
+        name: &str,
+        lifetimes: Lifetimes,
+        now: i64,
+    ) -> Result<Option<ClientCertificate>, String> {
+        let authorities = certificates(&self.authorities);
+        let newest = authorities.first().ok_or("there is no authority to sign for clients")?;
+        let is_good = certificates(&kept.certificate).first().is_some_and(|certificate| {
+            !is_due(certificate, now)
+                && names_as_issuer(certificate, newest)
+                && common_name(certificate).as_deref() == Some(name)
+        });
+        if is_good && KeyPair::from_pem(&kept.key).is_ok() {
+            return Ok(None);
+        }
+        let purpose = ExtendedKeyUsagePurpose::ClientAuth;
+        let (certificate, key) = self.sign(newest, &[name.to_owned()], purpose, lifetimes, now)?;
+        Ok(Some(ClientCertificate { certificate, key }))
+    }
+
+    /// A certificate and its key.
+    fn sign(
+        &self,
+        authority: &CertificateDer<'_>,
+        names: &[String],
+        purpose: ExtendedKeyUsagePurpose,
+        lifetimes: Lifetimes,
+        now: i64,
+    ) -> Result<(String, String), String> {
         let authority_key = KeyPair::from_pem(&self.authority_key).map_err(text)?;
         let params = authority_params(&common_name(authority).unwrap_or_default());
         let issuer = Issuer::from_params(&params, authority_key);
         let key = KeyPair::generate().map_err(text)?;
         let mut params = CertificateParams::new(names).map_err(text)?;
         params.distinguished_name = named(names.first().map_or("", String::as_str));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![purpose];
         params.use_authority_key_identifier_extension = true;
         let limit = validity(authority).map_or(now, |when| when.until);
         set_validity(&mut params, now, limit.min(now.saturating_add(seconds(lifetimes.certificate))))?;
         let certificate = params.signed_by(&key, &issuer).map_err(text)?;
-        Ok(OwnCertificates { certificate: certificate.pem(), key: key.serialize_pem(), ..self.clone() })
+        Ok((certificate.pem(), key.serialize_pem()))
     }
 }
 
@@ -129,6 +173,13 @@ impl OwnCertificates {
 impl fmt::Debug for OwnCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnCertificates").field("authorities", &self.authorities).finish_non_exhaustive()
+    }
+}
+
+/// Never shows keys.
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCertificate").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use std::error::Error;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -76,7 +77,9 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     }
     let server = Server::open(&options)?;
     let places: Vec<_> = server.local_addrs().iter().map(Listen::to_string).collect();
-    println!("ready: serving {} on {}", options.data_dir.display(), places.join(" "));
+    // Without a reader of standard output the daemon serves all the same.
+    let _ =
+        writeln!(std::io::stdout(), "ready: serving {} on {}", options.data_dir.display(), places.join(" "));
     server
         .serve(async {
             tokio::select! {

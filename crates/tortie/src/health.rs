@@ -1,6 +1,7 @@
 //! `tortie health`: the answer a probe of the node waits for, as exit code. Also under the names that manifests use:
 //! `calico component node health --felix-live ...` and `calico-node -felix-live ...`. Those of the controllers are here too.
 
+use crate::up;
 use clap::Args;
 use serde_json::json;
 use std::ffi::OsString;
@@ -149,6 +150,17 @@ fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failur
             Level::NotLive => "NOT LIVE",
         };
         writeln!(out, "{word:<9}  {name}: {message}")?;
+    }
+    for daemon in ["node", "datastore"] {
+        let lost = up::dropped_lines(&args.run_dir.join(format!("{daemon}.log")));
+        if lost > 0 {
+            let word = "warning";
+            writeln!(
+                out,
+                "{word:<9}  log: {lost} lines of the {daemon} were dropped; make room in {}",
+                args.run_dir.display()
+            )?;
+        }
     }
     Ok(ExitCode::from(match health.worst() {
         Level::Ok | Level::Warning => 0,

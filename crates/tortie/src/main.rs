@@ -30,6 +30,7 @@ use tortie_cni::Plugin;
 use tortie_ctl::analyze::{Analyze, analyze};
 use tortie_ctl::policy::{Diff, Explain, diff, explain};
 use tortie_ctl::{Cli, Failure, release};
+use tortie_store::printable::escape_line_controls;
 
 /// Calico networking in one binary: the same API, datastore and command line as Calico
 #[derive(Debug, Parser)]
@@ -194,7 +195,8 @@ fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // With nobody to tell, the exit code still tells.
-            let _ = writeln!(std::io::stderr(), "{failure}");
+            let text = failure.to_string();
+            let _ = writeln!(std::io::stderr(), "{}", escape_line_controls(&text));
             trouble(&args)
         }
     }

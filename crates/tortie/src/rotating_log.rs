@@ -27,12 +27,20 @@ impl RotatingLog {
         if self.size >= self.most {
             self.rotate()?;
         }
-        self.file.write_all(bytes)?;
-        self.size += bytes.len() as u64;
-        Ok(())
+        let written = self.file.write_all(bytes);
+        self.size = match &written {
+            Ok(()) => self.size + bytes.len() as u64,
+            // A part of it may be there.
+            Err(_) => self.file.metadata().map_or(self.size, |found| found.len()),
+        };
+        written
     }
 
+    /// The new file first, and room for it: where it cannot be made, all stay as they are.
     fn rotate(&mut self) -> io::Result<()> {
+        remove_file(&numbered(&self.path, KEPT))?;
+        let new = numbered(&self.path, 0);
+        let file = File::options().create(true).append(true).open(&new)?;
         for number in (1..KEPT).rev() {
             let older = numbered(&self.path, number);
             if older.exists() {
@@ -40,20 +48,26 @@ impl RotatingLog {
             }
         }
         std::fs::rename(&self.path, numbered(&self.path, 1))?;
-        self.file = File::options().create(true).append(true).open(&self.path)?;
+        std::fs::rename(new, &self.path)?;
+        self.file = file;
         self.size = 0;
         Ok(())
     }
 
     /// The file and the full ones beside it.
     pub fn remove(path: &Path) -> io::Result<()> {
-        for path in std::iter::once(path.to_owned()).chain((1..=KEPT).map(|number| numbered(path, number))) {
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+        for path in std::iter::once(path.to_owned()).chain((0..=KEPT).map(|number| numbered(path, number))) {
+            remove_file(&path)?;
         }
         Ok(())
+    }
+}
+
+/// If it is there.
+fn remove_file(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::review::{Operation, Question};
 use crate::access::Access;
-use crate::body::LIMIT;
+use crate::body::{BodyError, BodyReader};
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::resources::{GROUP, Served};
-use crate::server::{Answers, Chain, response};
+use crate::server::{Answers, Peer, response};
 use crate::tiers::InTier;
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
@@ -29,7 +29,10 @@ pub struct Handler {
     /// Where the accounts of nodes and controllers are.
     namespace: String,
     metrics: Metrics,
+    bodies: BodyReader,
     requests: Semaphore,
+    /// Whether questions are answered only for clients that have shown a certificate. TLS has verified it.
+    needs_certificate: bool,
     /// Whether there is a certificate, and whether the server is about to stop.
     certified: watch::Receiver<bool>,
     stopping: watch::Receiver<bool>,
@@ -40,11 +43,23 @@ impl Handler {
         access: Access,
         resources: Resources,
         namespace: String,
+        needs_certificate: bool,
         certified: watch::Receiver<bool>,
         stopping: watch::Receiver<bool>,
     ) -> Handler {
         let requests = Semaphore::new(MOST_REQUESTS);
-        Handler { access, resources, namespace, metrics: Metrics::new(), requests, certified, stopping }
+        let (metrics, bodies) = (Metrics::new(), BodyReader::default());
+        Handler {
+            access,
+            resources,
+            namespace,
+            metrics,
+            bodies,
+            requests,
+            needs_certificate,
+            certified,
+            stopping,
+        }
     }
 
     fn ready(&self) -> Response<Body> {
@@ -55,15 +70,17 @@ impl Handler {
         }
     }
 
-    async fn review(&self, webhook: Webhook, content: Body) -> Response<Body> {
+    async fn review(&self, webhook: Webhook, content: Body, peer: &Peer) -> Response<Body> {
+        // Before a question counts as one that is answered: whoever sends slowly takes no place of Kubernetes.
+        let body = match self.bodies.read(content, &peer.source.to_string()).await {
+            Ok(body) => body,
+            Err(error) => return self.refuse_body(error),
+        };
         let Ok(_room) = self.requests.try_acquire() else {
-            self.metrics.no_room("request");
+            self.metrics.count_refused("request");
             return plain(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
         };
-        let Ok(body) = axum::body::to_bytes(content, LIMIT).await else {
-            return plain(StatusCode::PAYLOAD_TOO_LARGE, &format!("a review has at most {LIMIT} bytes"));
-        };
-        let question = match Question::read(&body) {
+        let question = match Question::read(&body.bytes) {
             Ok(question) => question,
             Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("the review cannot be read: {why}")),
         };
@@ -81,6 +98,19 @@ impl Handler {
             );
         }
         response(StatusCode::OK, JSON, Body::from(question.answer(verdict).to_string()))
+    }
+
+    fn refuse_body(&self, error: BodyError) -> Response<Body> {
+        let code = match error {
+            BodyError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            BodyError::Broken => StatusCode::BAD_REQUEST,
+            BodyError::NoRoom => {
+                self.metrics.count_refused("body");
+                StatusCode::TOO_MANY_REQUESTS
+            }
+        };
+        plain(code, &error.to_string())
     }
 
     /// A policy is written by those who may do so in its tier, and in the one from which it moves; its tier is there.
@@ -135,14 +165,19 @@ enum Webhook {
 }
 
 impl Answers for Handler {
-    async fn answer(&self, http: Request<Body>, _: &Chain) -> Response<Body> {
+    async fn answer(&self, http: Request<Body>, peer: &Peer) -> Response<Body> {
         let began = Instant::now();
         let (parts, content) = http.into_parts();
         let path = parts.uri.path();
+        // Probes of the kubelet have no certificate.
+        if self.needs_certificate && peer.chain.is_empty() && path != "/readyz" {
+            self.metrics.count_refused("client");
+            return plain(StatusCode::UNAUTHORIZED, "a client certificate is required");
+        }
         let (name, answer) = match (&parts.method, path) {
-            (&Method::POST, "/rbac") => ("rbac", self.review(Webhook::TierRules, content).await),
+            (&Method::POST, "/rbac") => ("rbac", self.review(Webhook::TierRules, content, peer).await),
             (&Method::POST, "/cluster-info") => {
-                ("cluster-info", self.review(Webhook::ClusterInformation, content).await)
+                ("cluster-info", self.review(Webhook::ClusterInformation, content, peer).await)
             }
             (&Method::GET, "/readyz") => return self.ready(),
             (&Method::GET, "/metrics") => {
@@ -158,8 +193,8 @@ impl Answers for Handler {
         answer
     }
 
-    fn no_room_for_connection(&self) {
-        self.metrics.no_room("connection");
+    fn count_closed(&self, connection: &'static str) {
+        self.metrics.count_refused(connection);
     }
 }
 

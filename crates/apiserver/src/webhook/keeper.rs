@@ -1,24 +1,34 @@
-//! Keeps the certificates that the webhooks make for themselves: in a Secret that all replicas share, and in the configuration of the
-//! webhooks, which says whom Kubernetes believes.
+//! Keeps the certificates that the API server and the webhooks make for themselves: in a Secret that all replicas share, and in the
+//! object by which Kubernetes finds them, which says whom it believes.
 
 use crate::server::Pair;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tortie_store::Backoff;
-use tortie_store::orchestrator::{Orchestrator, Secret, is_too_late};
+use tortie_store::orchestrator::{ApiRegistration, Orchestrator, Secret, WebhookConfiguration, is_too_late};
 use tortie_tls::{Lifetimes, OwnCertificates};
 
-pub const SECRET: &str = "calico-webhooks-tls";
-pub const CONFIGURATION: &str = "calico-webhooks";
-/// The service in front of the webhooks.
-const SERVICE: &str = "calico-webhooks";
 /// Between looks. Whoever applies the configuration anew may have made Kubernetes forget whom to believe.
 const PAUSE: Duration = Duration::from_secs(10);
 /// While there is no configuration, and after something was written.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
+/// A server that Kubernetes sends requests to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertifiedServer {
+    ApiServer,
+    Webhooks,
+}
+
+/// The object by which Kubernetes finds a server.
+enum Registration {
+    ApiService(ApiRegistration),
+    Webhooks(WebhookConfiguration),
+}
+
 pub struct Keeper {
+    pub server: CertifiedServer,
     pub orchestrator: Orchestrator,
     pub namespace: String,
     pub lifetimes: Lifetimes,
@@ -26,6 +36,56 @@ pub struct Keeper {
     pub serving: watch::Sender<Option<Arc<Pair>>>,
     /// Whether there is such a thing.
     pub certified: watch::Sender<bool>,
+}
+
+impl CertifiedServer {
+    fn secret(self) -> &'static str {
+        match self {
+            CertifiedServer::ApiServer => "calico-apiserver-tls",
+            CertifiedServer::Webhooks => "calico-webhooks-tls",
+        }
+    }
+
+    /// The service in front of it.
+    fn service(self) -> &'static str {
+        match self {
+            CertifiedServer::ApiServer => "calico-api",
+            CertifiedServer::Webhooks => "calico-webhooks",
+        }
+    }
+
+    async fn registration(self, orchestrator: &Orchestrator) -> tortie_store::Result<Option<Registration>> {
+        Ok(match self {
+            CertifiedServer::ApiServer => {
+                let found = orchestrator.api_registration("v3.projectcalico.org").await?;
+                // Where Kubernetes serves the group itself, nobody is believed.
+                found.filter(ApiRegistration::is_served_by_others).map(Registration::ApiService)
+            }
+            CertifiedServer::Webhooks => {
+                orchestrator.webhook_configuration("calico-webhooks").await?.map(Registration::Webhooks)
+            }
+        })
+    }
+}
+
+impl Registration {
+    fn believed(&self) -> String {
+        match self {
+            Registration::ApiService(registration) => registration.believed(),
+            Registration::Webhooks(configuration) => configuration.believed(),
+        }
+    }
+
+    async fn set_believed(&self, orchestrator: &Orchestrator, authorities: &str) -> tortie_store::Result<()> {
+        match self {
+            Registration::ApiService(registration) => {
+                orchestrator.set_registration_authorities(registration, authorities).await
+            }
+            Registration::Webhooks(configuration) => {
+                orchestrator.set_believed(configuration, authorities).await
+            }
+        }
+    }
 }
 
 impl Keeper {
@@ -48,18 +108,19 @@ impl Keeper {
 
     /// One step towards certificates that are good and believed; how long it is until the next look.
     async fn look(&self) -> Result<Duration, String> {
-        let secret = self.orchestrator.secret(&self.namespace, SECRET).await.map_err(text)?;
-        let configuration = self.orchestrator.webhook_configuration(CONFIGURATION).await.map_err(text)?;
-        let believed = configuration.as_ref().map(|configuration| configuration.believed());
+        let name = self.server.secret();
+        let secret = self.orchestrator.secret(&self.namespace, name).await.map_err(text)?;
+        let registration = self.server.registration(&self.orchestrator).await.map_err(text)?;
+        let believed = registration.as_ref().map(Registration::believed);
         let kept = read(&secret);
         let names = self.names();
         let renewed = OwnCertificates::renewed(&kept, believed.as_deref(), &names, self.lifetimes, now())?;
         if let Some(renewed) = renewed {
             let secret = Secret { data: written(&renewed), version: secret.version };
-            let stored = self.orchestrator.write_secret(&self.namespace, SECRET, &secret).await;
+            let stored = self.orchestrator.write_secret(&self.namespace, name, &secret).await;
             return match stored {
                 Ok(()) => {
-                    tracing::info!("{}/{SECRET} has new certificates", self.namespace);
+                    tracing::info!("{}/{name} has new certificates", self.namespace);
                     Ok(SHORT_PAUSE)
                 }
                 // Somebody else was quicker: what stands there now?
@@ -67,16 +128,7 @@ impl Keeper {
                 Err(error) => Err(error.to_string()),
             };
         }
-        if let Some(configuration) = &configuration
-            && believed.as_deref() != Some(kept.authorities.as_str())
-        {
-            let written = self.orchestrator.set_believed(configuration, &kept.authorities).await;
-            return match written {
-                Ok(()) => Ok(SHORT_PAUSE),
-                Err(error) if is_too_late(&error) => Ok(SHORT_PAUSE),
-                Err(error) => Err(error.to_string()),
-            };
-        }
+        // Before its authority is believed and no other: requests do not fail in between.
         let pair = Pair::from_pem(&kept.certificate, &kept.key)?;
         self.serving.send_if_modified(|current| {
             let differs = current.as_deref() != Some(&pair);
@@ -85,14 +137,24 @@ impl Keeper {
             }
             differs
         });
+        if let Some(registration) = &registration
+            && believed.as_deref() != Some(kept.authorities.as_str())
+        {
+            let written = registration.set_believed(&self.orchestrator, &kept.authorities).await;
+            return match written {
+                Ok(()) => Ok(SHORT_PAUSE),
+                Err(error) if is_too_late(&error) => Ok(SHORT_PAUSE),
+                Err(error) => Err(error.to_string()),
+            };
+        }
         self.certified.send_replace(true);
-        Ok(if configuration.is_none() { SHORT_PAUSE } else { PAUSE.min(self.lifetimes.certificate / 12) })
+        Ok(if registration.is_none() { SHORT_PAUSE } else { PAUSE.min(self.lifetimes.certificate / 12) })
     }
 
     /// Under which the API server reaches the service.
     fn names(&self) -> Vec<String> {
-        let namespace = &self.namespace;
-        vec![format!("{SERVICE}.{namespace}.svc"), format!("{SERVICE}.{namespace}"), SERVICE.to_owned()]
+        let (service, namespace) = (self.server.service(), &self.namespace);
+        vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}"), service.to_owned()]
     }
 }
 

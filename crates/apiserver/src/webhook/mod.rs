@@ -2,17 +2,18 @@
 //! or what is known about the cluster. So the rules of tiers hold there too, for those who write.
 
 mod handler;
-mod keeper;
+pub mod keeper;
 mod review;
 
 use crate::access::Access;
 use crate::listen::ListenArgs;
 use crate::run::RunError;
 use crate::server::{Identity, Server};
-use crate::trust::{Current, verifier};
+use crate::trust::{Certificates, Current, verifier};
 use clap::Args;
 use handler::Handler;
-use keeper::Keeper;
+use keeper::{CertifiedServer, Keeper};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -28,7 +29,7 @@ pub struct WebhooksArgs {
     pub port: u16,
     #[command(flatten)]
     pub listen: ListenArgs,
-    /// Authority, in PEM, that must have signed the certificate of whoever asks
+    /// Authority, in PEM, that signs the certificate of Kubernetes' API server: only its questions are answered
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// Namespace of the webhooks, and of the accounts that may write ClusterInformation
@@ -48,7 +49,10 @@ pub async fn serve_webhooks(
 ) -> Result<(), RunError> {
     let target = config.orchestrator().ok_or(RunError::NoKubernetes)?;
     let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
-    let client = Client::connect(&config).await?;
+    let client = Client::connect_waiting(&config, |error| {
+        tracing::warn!(%error, "waiting for the datastore; trying again");
+    })
+    .await?;
     if !client.stores_v3_as_written() {
         return Err(RunError::NotServed);
     }
@@ -57,7 +61,8 @@ pub async fn serve_webhooks(
         Some(file) => {
             let unusable = |reason: String| tortie_tls::TlsError::Ca { path: file.clone(), reason };
             let pem = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
-            let verifier = verifier(Some(&pem)).map_err(unusable)?;
+            // The kubelet shows no certificate: the handler refuses everything else without one.
+            let verifier = verifier(Some(&pem), Certificates::Optional).map_err(unusable)?;
             verifier.ok_or_else(|| unusable("it has no certificate".to_owned()))?
         }
     };
@@ -70,6 +75,7 @@ pub async fn serve_webhooks(
         None => {
             let (serving, served) = watch::channel(None);
             let keeper = Keeper {
+                server: CertifiedServer::Webhooks,
                 orchestrator: orchestrator.clone(),
                 namespace: args.namespace.clone(),
                 lifetimes,
@@ -81,12 +87,19 @@ pub async fn serve_webhooks(
     };
     let (stop, stopping) = watch::channel(false);
     let access = Access::new(orchestrator, Arc::new(Current::default()));
-    let handler =
-        Handler::new(access, Resources::new(client), args.namespace.clone(), certified, stopping.clone());
+    let handler = Handler::new(
+        access,
+        Resources::new(client),
+        args.namespace.clone(),
+        args.client_ca_file.is_some(),
+        certified,
+        stopping.clone(),
+    );
     let (listener, address) = args.listen.listen(args.port).await?;
     let server = Server { identity, clients, answers: Arc::new(handler), stopping };
     let serving = tokio::spawn(server.serve(listener));
-    println!("ready: webhooks on {address}");
+    // Without a reader of standard output the daemon serves all the same.
+    let _ = writeln!(std::io::stdout(), "ready: webhooks on {address}");
     tracing::info!(%address, "answering Kubernetes' questions about policies");
     end.await;
     let _ = stop.send(true);

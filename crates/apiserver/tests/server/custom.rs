@@ -2,6 +2,7 @@
 //! itself, and asks the webhooks about tiers. What is applied is what `deploy/` has.
 
 mod admission;
+mod agreement;
 mod certificates;
 mod tiers;
 
@@ -67,10 +68,15 @@ impl Custom {
 
     /// Starts the webhooks, and has Kubernetes ask them: what `deploy/` has, with the service where they are.
     pub fn start_webhooks(&mut self, lifetimes: Lifetimes) {
+        self.start_webhooks_for(lifetimes, None);
+    }
+
+    /// The same, where clients need a certificate of this authority.
+    pub fn start_webhooks_for(&mut self, lifetimes: Lifetimes, client_ca_file: Option<PathBuf>) {
         let args = WebhooksArgs {
             port: self.port,
             listen: ListenArgs { bind_address: Some([127, 0, 0, 1].into()), ..ListenArgs::default() },
-            client_ca_file: None,
+            client_ca_file,
             namespace: "kube-system".into(),
             config: PathBuf::new(),
         };

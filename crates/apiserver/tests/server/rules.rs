@@ -262,6 +262,34 @@ fn lists_and_watches_show_what_may_be_seen(world: &World) {
     world.must(&["label", "cnp", "-n", "shop", "n1", "changed=yes"], "");
     eventually_showing("what changes is seen", || seen().matches("/n1").count() == 2, seen);
     assert!(!seen().contains("/s1"), "{}", seen());
+    what_moves_out_of_sight_was_deleted(world);
+}
+
+/// For those who may not see the tier into which a policy moves it is deleted, as they knew it.
+fn what_moves_out_of_sight_was_deleted(world: &World) {
+    let policies = "/apis/projectcalico.org/v3/namespaces/shop/networkpolicies";
+    let created = world.server.create(policies, &policy("moved", "net"));
+    let version = created["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = world.server.path("moved");
+    let mut command = std::process::Command::new("curl");
+    command.args(["-skN", "-H", "Authorization: Bearer secret-jane"]);
+    command.arg(format!("{}{policies}?watch=1&resourceVersion={version}", world.server.url()));
+    let _watch = tortie_testkit::Process::start(command.stdout(std::fs::File::create(&path).unwrap()));
+    let seen = || std::fs::read_to_string(&path).unwrap();
+    let hidden = json!({"spec": {"tier": "sec", "selector": "hidden == 'yes'"}});
+    let moved = world.server.merge(&format!("{policies}/moved"), &hidden);
+    // Neither is a later change in the other tier seen, nor the deletion there.
+    world.server.merge(&format!("{policies}/moved"), &json!({"metadata": {"labels": {"hidden": "yes"}}}));
+    world.server.must("DELETE", &format!("{policies}/moved"), None);
+    world.must(&["label", "cnp", "-n", "shop", "n2", "changed=yes"], "");
+    eventually_showing("a change in her tier is seen", || seen().contains("\"name\":\"n2\""), seen);
+    let events: Vec<Value> = seen().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let [deleted, _] = events.as_slice() else { panic!("{}", seen()) };
+    assert_eq!(deleted["type"], "DELETED");
+    let object = &deleted["object"];
+    assert_eq!((&object["spec"]["tier"], &object["spec"]["selector"]), (&json!("net"), &json!("all()")));
+    assert_eq!(object["metadata"]["resourceVersion"], moved["metadata"]["resourceVersion"]);
+    assert!(!seen().contains("hidden"), "{}", seen());
 }
 
 fn a_whole_collection_is_deleted_as_far_as_it_may_be(world: &World) {

@@ -1,7 +1,7 @@
 //! Requests that nobody should make: strangers who say that they are somebody, bodies without end, paths that lead nowhere.
 
 use crate::world::{Storage, World};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::Command;
 
 /// The code and the body of an answer that was asked for without Kubernetes in between.
@@ -60,10 +60,13 @@ fn what_is_too_much_is_refused() {
     std::fs::write(&large, format!("{{\"kind\":\"Tier\",\"x\":\"{}\"}}", "x".repeat(4 << 20))).unwrap();
     let body = format!("@{}", large.display());
     let tiers = "/apis/projectcalico.org/v3/tiers";
-    let post = ["--http1.1", "-X", "POST", "--data-binary", body.as_str()];
-    let (code, text) = direct(&world, &[&token[..], &post[..]].concat(), tiers);
-    let status: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((code, &status["reason"]), (413, &"RequestEntityTooLarge".into()), "{text}");
+    let post = ["-X", "POST", "--data-binary", body.as_str()];
+    // The client has sent everything when it is answered, or would find its connection closed instead of an answer.
+    for version in ["--http1.1", "--http2"] {
+        let (code, text) = direct(&world, &[&token[..], &post[..], &[version]].concat(), tiers);
+        let status: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((code, &status["reason"]), (413, &"RequestEntityTooLarge".into()), "{version}: {text}");
+    }
     // Nested without end.
     std::fs::write(&large, "[".repeat(100_000)).unwrap();
     let (code, _) = direct(&world, &[&token[..], &post[..]].concat(), tiers);
@@ -84,4 +87,69 @@ fn what_is_too_much_is_refused() {
         let status: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(status["kind"], "Status", "{text}");
     }
+    costly_patches_are_refused(&world);
+    idle_connections_lock_nobody_out(&world);
+}
+
+/// Too many operations with the code that kube-apiserver has for them.
+fn costly_patches_are_refused(world: &World) {
+    let ours = "/apis/projectcalico.org/v3/globalnetworksets";
+    let theirs = "/apis/crd.projectcalico.org/v1/globalnetworksets";
+    let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet",
+        "metadata": {"name": "target", "annotations": {"text": "x".repeat(10_000)}}});
+    world.server.create(ours, &set);
+    let json_patch = "application/json-patch+json";
+    let code = |base: &str, form: &str, patch: &Value| {
+        let path = format!("{base}/target?dryRun=All");
+        match world.server.send_as("secret", "PATCH", &path, form, Some(patch)) {
+            Ok(_) => 200,
+            Err(refusal) => {
+                let code = refusal.split_once("dryRun=All: ").and_then(|(_, rest)| rest.get(..3));
+                code.unwrap_or_else(|| panic!("{refusal}")).parse::<u16>().unwrap_or_default()
+            }
+        }
+    };
+    let test = json!({"op": "test", "path": "/metadata/name", "value": "target"});
+    let text = "/metadata/annotations/text";
+    let copy = |from: &str, path: &str| json!({"op": "copy", "from": from, "path": path});
+    for (count, expected) in [(10_000, 200), (10_001, 413)] {
+        let patch = Value::from(vec![test.clone(); count]);
+        for base in [ours, theirs] {
+            assert_eq!(code(base, json_patch, &patch), expected, "{count} operations {base}");
+        }
+    }
+    for (count, expected) in [(310, 200), (330, 422)] {
+        let patch = Value::from(vec![copy(text, "/metadata/annotations/copy"); count]);
+        assert_eq!(code(ours, json_patch, &patch), expected, "{count} copies onto one path");
+    }
+    // Each copy contains the one before, and lies inside it: as deep as the last path is long.
+    let mut nested = vec![json!({"op": "add", "path": "/spec/a", "value": {}})];
+    nested.extend((1..15).map(|power| copy("/spec", &format!("/spec{}", "/a".repeat(1 << power >> 1)))));
+    assert_eq!(code(ours, json_patch, &nested.into()), 422, "nested copies");
+    let deep = (0..60).fold(json!({}), |inner, _| json!({"a": inner}));
+    assert_eq!(code(ours, "application/merge-patch+json", &json!({"spec": deep})), 422, "a deep merge patch");
+    let config = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "spec": deep});
+    assert_eq!(code(ours, "application/apply-patch+yaml", &config), 400, "a deep configuration");
+    assert_eq!(code(ours, "application/merge-patch+json", &json!({"spec": {"nets": ["10.0.0.0/8"]}})), 200);
+}
+
+/// More connections than a source may have: its oldest idle ones give way.
+fn idle_connections_lock_nobody_out(world: &World) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut held = Vec::new();
+        for _ in 0..300 {
+            held.push(tokio::net::TcpStream::connect(("127.0.0.1", world.port())).await.unwrap());
+        }
+        // Accepted after all of them.
+        assert_eq!(direct(world, &[], "/livez"), (200, "ok".to_owned()));
+        let (_, text) = direct(world, &["-H", "Authorization: Bearer secret"], "/metrics");
+        let closed = text.lines().find_map(|line| {
+            line.strip_prefix("tortie_apiserver_refused_total{what=\"idle_connection\"} ")?
+                .parse::<usize>()
+                .ok()
+        });
+        assert!(closed.is_some_and(|closed| closed > 0), "{text}");
+        drop(held);
+    });
 }

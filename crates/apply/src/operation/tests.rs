@@ -204,6 +204,32 @@ fn more_updaters_than_are_told_apart_become_one() {
     );
 }
 
+/// As many as a body has room for. Copying what is merged for each of them would take minutes.
+#[test]
+fn thousands_of_owners_merge_without_copies() {
+    const OWNERS: usize = 20_000;
+    let labels: Map<String, Value> = (0..OWNERS).map(|number| (format!("k{number}"), "v".into())).collect();
+    let mut live = object(json!({ "labels": labels }));
+    live["metadata"]["uid"] = "u".into();
+    let entries = |operation: &str| -> Vec<Value> {
+        let entry = |number| {
+            json!({"manager": format!("m{number}"), "operation": operation, "apiVersion": VERSION,
+                "time": NOW, "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:spec": {"f:labels": {format!("f:k{number}"): {}}}}})
+        };
+        (0..OWNERS).map(entry).collect()
+    };
+    let updaters = Managed::decode(&entries("Update")).unwrap();
+    let managed = update(&shape(), &live, &live, updaters, by("me", &Set::default()));
+    assert_eq!(managed.0.len(), MOST);
+    let oldest = fields(&managed, "ancient-changes");
+    assert!(oldest["f:spec"]["f:labels"].as_object().unwrap().len() > OWNERS - MOST);
+    // The first of them applies nothing any more: its label goes, the others stay.
+    let appliers = Managed::decode(&entries("Apply")).unwrap();
+    let applied = applied(&live, appliers, "m0", json!({"order": 1}), false).unwrap();
+    assert_eq!(applied.object["spec"]["labels"].as_object().unwrap().len(), OWNERS - 1);
+}
+
 #[test]
 fn another_order_is_written_and_belongs_to_nobody() {
     let spec = json!({"nets": ["a", "b"], "ports": [{"name": "x", "port": 1}, {"name": "y", "port": 2}]});

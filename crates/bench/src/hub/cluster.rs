@@ -73,6 +73,7 @@ impl Cluster {
             .arg("hub")
             .env("TYPHA_SERVERHOST", "127.0.0.1")
             .env("TYPHA_SERVERPORT", port.to_string())
+            .env("TYPHA_MAXCONNECTIONSPERSOURCE", "100000")
             .env("TYPHA_ETCDENDPOINTS", &self.server.url);
         Ok(Hub { process: ready(&mut command)?, address: ([127, 0, 0, 1], port).into() })
     }

@@ -83,6 +83,12 @@ impl Nets {
     }
 }
 
+impl Labelled {
+    pub fn is_endpoint(&self) -> bool {
+        matches!(self.kind, LabelledKind::Workload | LabelledKind::Host)
+    }
+}
+
 impl<'a> LabelledName<'a> {
     pub fn of(key: &'a Key) -> LabelledName<'a> {
         let Key::Resource { kind, namespace, name } = key else {

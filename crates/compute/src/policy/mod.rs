@@ -456,6 +456,11 @@ impl Policies {
         })
     }
 
+    /// Whether a workload endpoint of the cluster has the address, or a host endpoint is expected to.
+    pub fn has_endpoint_address(&self, address: IpAddr) -> bool {
+        self.labelled.having(IpNet::from(address)).any(|(_, item)| item.is_endpoint())
+    }
+
     pub fn has_profile(&self, name: &str) -> bool {
         self.profiles.has(&self.symbols, name)
     }

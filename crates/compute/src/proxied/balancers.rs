@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tortie_model::kubernetes::{Service, ServiceForm};
 
 /// Namespace and name.
-type Name = (Box<str>, Box<str>);
+pub(super) type Name = (Box<str>, Box<str>);
 
 #[derive(Debug)]
 pub(super) struct Balancers {
@@ -49,8 +49,8 @@ impl Balancers {
         if service.form != ServiceForm::LoadBalancer {
             return self.remove_service(namespace, name);
         }
-        let addresses: Vec<IpAddr> =
-            service.ingress_ips.iter().chain(&service.load_balancer_ip).copied().collect();
+        // Not `load_balancer_ip`: whoever creates the service may ask for any address there.
+        let addresses = service.ingress_ips.clone();
         let name = (namespace.into(), name.into());
         let is_known = self.addresses.get(&name) == Some(&addresses);
         if !is_known {
@@ -67,10 +67,11 @@ impl Balancers {
         self.nodes.get(&self.host)?.v4.map(|net| net.addr())
     }
 
-    /// The addresses that are this node's to answer for.
-    pub fn own(&self) -> impl Iterator<Item = IpAddr> {
-        let all = self.addresses.values().flatten().copied();
-        all.filter(|address| self.answering(*address) == Some(&*self.host))
+    /// The addresses that are this node's to answer for, with a service that has each.
+    pub fn own(&self) -> impl Iterator<Item = (IpAddr, &Name)> {
+        let all =
+            self.addresses.iter().flat_map(|(name, addresses)| addresses.iter().map(move |a| (*a, name)));
+        all.filter(|(address, _)| self.answering(*address) == Some(&*self.host))
     }
 
     /// One of the nodes in whose subnet the address is: the others are not asked. Which subnets a node has beside that of its
@@ -135,10 +136,14 @@ mod tests {
         (0..nodes).map(know).collect()
     }
 
+    fn share(node: &Balancers) -> BTreeSet<IpAddr> {
+        node.own().map(|(address, _)| address).collect()
+    }
+
     #[test]
     fn each_address_is_one_node_s_and_each_node_has_a_fair_share() {
         let cluster = cluster(4);
-        let shares: Vec<BTreeSet<IpAddr>> = cluster.iter().map(|node| node.own().collect()).collect();
+        let shares: Vec<BTreeSet<IpAddr>> = cluster.iter().map(share).collect();
         assert_eq!(shares.iter().map(BTreeSet::len).sum::<usize>(), 512, "no node of another subnet");
         assert_eq!(shares.iter().flatten().collect::<BTreeSet<_>>().len(), 512);
         let sizes: Vec<usize> = shares.iter().map(BTreeSet::len).collect();
@@ -148,10 +153,10 @@ mod tests {
     #[test]
     fn a_node_that_leaves_moves_its_own_addresses_alone() {
         let mut cluster = cluster(4);
-        let before: Vec<BTreeSet<IpAddr>> = cluster.iter().map(|node| node.own().collect()).collect();
+        let before: Vec<BTreeSet<IpAddr>> = cluster.iter().map(share).collect();
         for (node, had) in cluster.iter_mut().zip(&before).take(3) {
             assert!(node.remove_node("n3"));
-            let has: BTreeSet<IpAddr> = node.own().collect();
+            let has = share(node);
             assert!(has.is_superset(had) && has.difference(had).all(|address| before[3].contains(address)));
         }
     }
@@ -162,7 +167,8 @@ mod tests {
         balancers.put_node("far", facts("198.51.100.1/24", ""));
         let mut service = Service {
             form: ServiceForm::LoadBalancer,
-            load_balancer_ip: "203.0.113.7".parse().ok(),
+            ingress_ips: vec!["203.0.113.7".parse().unwrap()],
+            load_balancer_ip: "203.0.113.8".parse().ok(),
             ..Service::default()
         };
         balancers.put_service("shop", "web", &service);

@@ -1,15 +1,19 @@
 //! Addresses that this node answers for where somebody on its own link asks who has them: those of its workloads, and its
 //! share of those of services, as far as they are of a pool without encapsulation. A pool with encapsulation is a network of
 //! its own, which no link knows.
+//!
+//! Everyone who can create a service can ask for any address, so services have those of pools for load balancers alone,
+//! and none that a node or an endpoint has.
 
 mod balancers;
 
 use crate::nodes::NodeFacts;
-use balancers::Balancers;
+use balancers::{Balancers, Name};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use tortie_model::kinds::{EncapMode, IPPool};
+use thiserror::Error;
+use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
 use tortie_model::kubernetes::Service;
 use tortie_plan::{Route, RouteKey, RouteTarget, Update};
 
@@ -17,10 +21,32 @@ use tortie_plan::{Route, RouteKey, RouteTarget, Update};
 pub(crate) struct Proxied {
     enabled: bool,
     /// The pools whose addresses count.
-    pools: BTreeMap<String, IpNet>,
+    pools: BTreeMap<String, Pool>,
     balancers: Balancers,
     stale: bool,
+    /// This node's share of the addresses of services, as far as they are of any of the pools.
+    share: BTreeMap<IpAddr, Name>,
+    refusals: BTreeMap<IpAddr, ServiceRefusal>,
     in_plan: Answered,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pool {
+    cidr: IpNet,
+    balances: bool,
+}
+
+/// Why no node answers for an address of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum ServiceRefusal {
+    #[error("its IPPool does not allow LoadBalancer")]
+    Pool,
+    #[error("it belongs to a node")]
+    Node,
+    #[error("it belongs to an endpoint")]
+    Endpoint,
+    #[error("it is in a block of IPAM that is not for services")]
+    Block,
 }
 
 /// What a node answers for.
@@ -40,6 +66,8 @@ impl Proxied {
             pools: BTreeMap::new(),
             balancers: Balancers::new(host),
             stale: false,
+            share: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             in_plan: Answered::default(),
         }
     }
@@ -53,12 +81,14 @@ impl Proxied {
         let name = &pool.metadata.name;
         let wraps = |mode: &EncapMode| matches!(mode, EncapMode::Always | EncapMode::CrossSubnet);
         let wrapped = wraps(&pool.spec.vxlan_mode) || wraps(&pool.spec.ipip_mode);
+        let balances = pool.spec.allowed_uses.contains(&AllowedUse::LoadBalancer);
         let cidr = pool.spec.cidr.parse::<IpNet>().ok().filter(|_| !wrapped);
-        let before = match cidr {
-            Some(cidr) => self.pools.insert(name.clone(), cidr),
+        let new = cidr.map(|cidr| Pool { cidr, balances });
+        let before = match new {
+            Some(pool) => self.pools.insert(name.clone(), pool),
             None => self.pools.remove(name),
         };
-        self.stale |= before != cidr;
+        self.stale |= before != new;
     }
 
     pub fn remove_pool(&mut self, name: &str) {
@@ -81,9 +111,27 @@ impl Proxied {
         self.stale |= self.balancers.remove_service(namespace, name);
     }
 
-    /// What changed since the last time. `changed`: the workloads have other addresses than then.
-    pub fn flush(&mut self, changed: bool, workloads: impl Iterator<Item = IpAddr>) -> Vec<Update> {
-        if !(std::mem::take(&mut self.stale) || changed && self.enabled) {
+    /// What changed since the last time. `changed`: the workloads have other addresses than then; `find_owner` says who
+    /// else an address belongs to.
+    pub fn flush(
+        &mut self,
+        changed: bool,
+        workloads: impl Iterator<Item = IpAddr>,
+        find_owner: impl Fn(IpAddr) -> Option<ServiceRefusal>,
+    ) -> Vec<Update> {
+        let stale = std::mem::take(&mut self.stale);
+        if stale {
+            self.share = self.own_share();
+        }
+        let mut refusals = BTreeMap::new();
+        for address in self.share.keys() {
+            let balances = self.pools_of(*address).any(|pool| pool.balances);
+            let refusal = if balances { find_owner(*address) } else { Some(ServiceRefusal::Pool) };
+            refusals.extend(refusal.map(|refusal| (*address, refusal)));
+        }
+        let refused = self.refusals != refusals;
+        self.refusals = refusals;
+        if !(stale || refused || changed && self.enabled) {
             return Vec::new();
         }
         let wanted = self.wanted(workloads);
@@ -106,14 +154,34 @@ impl Proxied {
         &self.in_plan.services
     }
 
+    /// Services whose addresses nobody answers for, though they are of a pool.
+    pub fn refusals(&self) -> impl Iterator<Item = (&Name, IpAddr, ServiceRefusal)> {
+        let named = |(address, refusal): (&IpAddr, &ServiceRefusal)| {
+            self.share.get(address).map(|name| (name, *address, *refusal))
+        };
+        self.refusals.iter().filter_map(named)
+    }
+
+    fn pools_of(&self, address: IpAddr) -> impl Iterator<Item = &Pool> {
+        self.pools.values().filter(move |pool| pool.cidr.contains(&address))
+    }
+
+    fn own_share(&self) -> BTreeMap<IpAddr, Name> {
+        if !self.enabled {
+            return BTreeMap::new();
+        }
+        let own = self.balancers.own().filter(|(address, _)| self.pools_of(*address).next().is_some());
+        own.map(|(address, name)| (address, name.clone())).collect()
+    }
+
     fn wanted(&self, workloads: impl Iterator<Item = IpAddr>) -> Answered {
         if !self.enabled {
             return Answered::default();
         }
-        let eligible = |address: &IpAddr| self.pools.values().any(|cidr| cidr.contains(address));
-        let mut addresses: BTreeSet<IpAddr> = workloads.filter(eligible).collect();
-        let services: BTreeSet<IpAddr> = self.balancers.own().filter(eligible).collect();
-        let services = &services - &addresses;
+        let is_granted = |address: &&IpAddr| !self.refusals.contains_key(*address);
+        let services: BTreeSet<IpAddr> = self.share.keys().filter(is_granted).copied().collect();
+        let mut addresses: BTreeSet<IpAddr> =
+            workloads.filter(|address| self.pools_of(*address).next().is_some()).collect();
         addresses.extend(&services);
         Answered { addresses, services, source: self.balancers.host_address() }
     }

@@ -51,6 +51,8 @@ enum Reach {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BlockUse {
     owner: Option<String>,
+    /// Its addresses are for services.
+    is_virtual: bool,
     /// Addresses that another node than the owner uses.
     borrowed: Vec<(IpAddr, String)>,
 }
@@ -240,6 +242,22 @@ impl Routes {
         self.changed.insert(source);
     }
 
+    /// Whether IPAM gives the address to workloads, tunnels or services.
+    pub fn has_block_of(&self, address: IpAddr) -> bool {
+        self.block_of(address).is_some()
+    }
+
+    /// Whether IPAM gives the address to anything but services.
+    pub fn has_host_block_of(&self, address: IpAddr) -> bool {
+        self.block_of(address).is_some_and(|block| !block.is_virtual)
+    }
+
+    /// Blocks do not overlap: only the last one that begins at or before the address can have it.
+    fn block_of(&self, address: IpAddr) -> Option<&BlockUse> {
+        let before = self.blocks.range(..=IpNet::from(address)).next_back();
+        before.filter(|(cidr, _)| cidr.contains(&address)).map(|(_, block)| block)
+    }
+
     pub fn put_remote(&mut self, name: Name, node: &str, addresses: Vec<IpAddr>) {
         self.remove_remote(&name);
         let source = Source::Workload(name.clone());
@@ -345,9 +363,10 @@ impl Routes {
 }
 
 fn read_block(block: &Block) -> BlockUse {
-    let owner = match block.owner() {
-        Some((AffinityType::Host, host)) => Some(host.to_owned()),
-        Some((AffinityType::Virtual, _)) | None => None,
+    let (owner, is_virtual) = match block.owner() {
+        Some((AffinityType::Host, host)) => (Some(host.to_owned()), false),
+        Some((AffinityType::Virtual, _)) => (None, true),
+        None => (None, false),
     };
     let mut borrowed = Vec::new();
     for allocation in allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
@@ -357,5 +376,5 @@ fn read_block(block: &Block) -> BlockUse {
             borrowed.push((allocation.address, node.to_owned()));
         }
     }
-    BlockUse { owner, borrowed }
+    BlockUse { owner, is_virtual, borrowed }
 }

@@ -68,7 +68,7 @@ impl World {
             if actions.is_empty() {
                 return round;
             }
-            actions.into_iter().for_each(|action| self.carry_out(action));
+            actions.into_iter().for_each(|claim| self.carry_out(claim.action));
         }
         panic!("there is no end to it: {:?}", self.balancer.decide(Some(&self.mode)));
     }
@@ -222,4 +222,45 @@ fn without_a_pool_there_is_nothing_to_have() {
     world.settle();
     assert_eq!((world.status("web").len(), world.status("late").len()), (1, 0));
     assert_eq!(world.balancer.decide(None), [], "a controller that is off does nothing");
+}
+
+/// After this, the address of a service is in no known pool: it is released if that is proven, and not before.
+fn check_release_after(lose_pool: impl FnOnce(&mut World)) {
+    let mut world = World::new();
+    world.service("web", |_| {});
+    world.settle();
+    let address = world.status("web")[0].parse().unwrap();
+    lose_pool(&mut world);
+    assert_eq!(world.balancer.references()[&SubjectClass::PoolAddresses], 1);
+    let claims = world.balancer.decide(Some(&world.mode));
+    let subjects: Vec<Subject> = claims.iter().flat_map(|claim| claim.absent.clone()).collect();
+    assert_eq!((claims.len(), subjects), (1, vec![Subject::PoolOfAddress { address }]));
+    claims.into_iter().for_each(|claim| world.carry_out(claim.action));
+    assert_eq!(world.assigned(), 0);
+}
+
+#[test]
+fn a_pool_deleted_during_a_restart_is_noticed() {
+    check_release_after(|world| {
+        let services = std::mem::take(&mut world.balancer.services);
+        world.balancer = Balancer { services, ..Balancer::default() };
+        world.blocks.values().for_each(|block| world.balancer.put_block(block));
+    });
+}
+
+#[test]
+fn a_pool_recreated_with_another_network_is_noticed() {
+    check_release_after(|world| {
+        let other = json!({"cidr": "192.0.2.0/29", "blockSize": 29, "allowedUses": ["LoadBalancer"]});
+        world.balancer.put_pool("v4", pool("v4", other));
+    });
+}
+
+#[test]
+fn a_pool_deleted_before_its_block_came_is_noticed() {
+    check_release_after(|world| {
+        world.blocks.keys().for_each(|cidr| world.balancer.remove_block(cidr));
+        world.balancer.put_pool("v4", None);
+        world.blocks.values().for_each(|block| world.balancer.put_block(block));
+    });
 }

@@ -45,6 +45,16 @@ pub fn kinds() -> impl Iterator<Item = Kind> {
     RESOURCES.into_iter().chain(records)
 }
 
+/// Whether a definition of crd.projectcalico.org is of a kind whose objects are copied.
+pub fn is_moved(definition: &str) -> bool {
+    let Some(plural) = definition.strip_suffix(".crd.projectcalico.org") else { return false };
+    kinds().any(|kind| match kind {
+        // The one kind that has another name there.
+        Kind::IPAMConfiguration => plural == "ipamconfigs",
+        other => plural == other.plural(),
+    })
+}
+
 /// What is copied, without what is known about the cluster, by which it is locked.
 fn ranges() -> Vec<KeyRange> {
     let written = |kind: &Kind| KeyRange::Written { kind: *kind, namespace: None };

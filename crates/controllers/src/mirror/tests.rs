@@ -44,7 +44,7 @@ impl World {
     fn settle(&mut self) -> usize {
         let writes = self.mirror.writes(ALL);
         let count = writes.len();
-        for write in writes {
+        for Claim { action: write, .. } in writes {
             let (key, there) = (write.key(), self.mirror.datastore.contains_key(&write.key()));
             match write {
                 Write::Create(resource) => {

@@ -4,6 +4,7 @@
 //! as a changed block, so whatever fails is found again by the next scan.
 
 use super::pods::{PodName, Pods, holds};
+use crate::absence::{Claim, References, Subject, SubjectClass};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,9 +28,8 @@ pub type Time = Duration;
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// All addresses of a handle, which nobody holds. `ask` names a pod whose absence is only known from what was heard:
-    /// Kubernetes is asked once more.
-    Release { handle: String, addresses: Vec<Release>, ask: Option<PodName> },
+    /// All addresses of a handle, which nobody holds.
+    Release { handle: String, addresses: Vec<Release> },
     /// An empty block that its owner does not need.
     ReleaseBlock { owner: Owner, cidr: IpNet },
 }
@@ -51,6 +51,8 @@ pub struct Garbage {
     suspects: BTreeMap<(String, IpAddr), Time>,
     /// Since when a block is empty.
     empty: BTreeMap<IpNet, Time>,
+    /// Handles of pods and nodes that the last scan found.
+    references: References,
     next_scan: Option<Time>,
 }
 
@@ -65,11 +67,13 @@ enum Verdict {
     OfGoneNode,
 }
 
-/// What is to be released of a handle.
+/// What is to be released of a handle, and who must be gone for it.
 #[derive(Debug, Default)]
 struct Leak {
     addresses: Vec<Release>,
-    ask: Option<PodName>,
+    /// By pod and node, the addresses that were assigned to it.
+    pods: BTreeMap<(PodName, Option<String>), Vec<IpAddr>>,
+    nodes: BTreeSet<String>,
 }
 
 /// What the scan knows of an allocation.
@@ -86,6 +90,10 @@ impl Nodes {
             Some(kubernetes) => !self.kubernetes.contains(kubernetes),
             None => !self.kubernetes.contains(name),
         }
+    }
+
+    fn is_of_kubernetes(&self, name: &str) -> bool {
+        self.kubernetes_names.get(name).is_none_or(|known| !known.is_empty())
     }
 
     fn kubernetes_name<'a>(&'a self, name: &'a str) -> &'a str {
@@ -123,10 +131,7 @@ impl Garbage {
 
     /// Something changed that may make an address a leak; a scan follows soon.
     pub fn hurry(&mut self, now: Time) {
-        let soon = now + AFTER_A_CHANGE;
-        if let Some(next) = &mut self.next_scan {
-            *next = soon.min(*next);
-        }
+        self.scan_by(now + AFTER_A_CHANGE);
     }
 
     /// A node is gone: everything is looked at, at once.
@@ -143,12 +148,24 @@ impl Garbage {
         self.suspects.len()
     }
 
+    /// What the last scan has seen, gone or not.
+    pub fn references(&self) -> &References {
+        &self.references
+    }
+
+    /// A scan not later than this.
+    pub fn scan_by(&mut self, time: Time) {
+        if let Some(next) = &mut self.next_scan {
+            *next = time.min(*next);
+        }
+    }
+
     pub fn is_due(&self, now: Time) -> bool {
         self.next_scan.is_none_or(|next| next <= now)
     }
 
     /// Looks at every address. What is to be done is the same however often it is asked, until it is done.
-    pub fn scan(&mut self, pods: &Pods, nodes: &Nodes, now: Time) -> Vec<Action> {
+    pub fn scan(&mut self, pods: &Pods, nodes: &Nodes, now: Time) -> Vec<Claim<Action>> {
         let blocks = std::mem::take(&mut self.blocks);
         let seen: Vec<JudgedAllocation<'_>> = blocks
             .values()
@@ -156,56 +173,61 @@ impl Garbage {
             .filter(|allocation| !allocation.is_cooling_down())
             .map(|allocation| JudgedAllocation { verdict: judge(&allocation, pods, nodes), allocation })
             .collect();
-        let mut actions = self.releases(&seen, now);
-        actions.extend(self.unneeded_blocks(&blocks, &seen, nodes, now));
+        let mut claims = self.releases(&seen, nodes, now);
+        claims.extend(self.unneeded_blocks(&blocks, &seen, nodes, now));
+        let referenced = count_nodes(&blocks, &self.affinities, &seen, nodes);
+        self.references.insert(SubjectClass::Nodes, referenced);
         drop(seen);
         self.blocks = blocks;
         self.plan_next_scan(now);
-        actions
+        claims
     }
 
     /// Handles of which every address is a leak, for long enough or of a node that is gone.
-    fn releases(&mut self, seen: &[JudgedAllocation<'_>], now: Time) -> Vec<Action> {
+    fn releases(&mut self, seen: &[JudgedAllocation<'_>], nodes: &Nodes, now: Time) -> Vec<Claim<Action>> {
         let inhabited = inhabited_nodes(seen);
         let mut suspects = BTreeMap::new();
         // Nothing for a handle of which an address is held.
         let mut handles: BTreeMap<&str, Option<Leak>> = BTreeMap::new();
+        let mut pods = 0;
         for JudgedAllocation { allocation, verdict } in seen {
             let Some(handle) = allocation.handle().filter(|handle| !handle.is_empty()) else { continue };
-            let (leaked, ask) = match verdict {
-                Verdict::Held => (false, None),
-                Verdict::Leaked { node_gone: true } => (true, None),
-                Verdict::Leaked { node_gone: false } => {
+            let node = allocation.attribute(attribute::NODE);
+            let (leaked, relies_on_node) = match verdict {
+                Verdict::Held => (false, false),
+                Verdict::Leaked { node_gone } => {
                     let id = (handle.to_owned(), allocation.address);
                     let since = *self.suspects.get(&id).unwrap_or(&now);
                     suspects.insert(id, since);
                     let long = self.grace.is_some_and(|grace| now.saturating_sub(since) >= grace);
-                    (long, PodName::of(allocation))
+                    (long || *node_gone, !long)
                 }
-                Verdict::OfGoneNode => {
-                    let node = allocation.attribute(attribute::NODE).unwrap_or_default();
-                    (!inhabited.contains(node), None)
-                }
+                Verdict::OfGoneNode => (!inhabited.contains(node.unwrap_or_default()), true),
             };
-            let entry = handles.entry(handle).or_insert_with(|| Some(Leak::default()));
-            match (leaked, entry.as_mut()) {
-                (true, Some(leak)) => {
-                    leak.addresses.push(Release {
-                        address: allocation.address,
-                        handle: Some(handle.to_owned()),
-                        sequence_number: Some(allocation.sequence_number),
-                    });
-                    leak.ask = leak.ask.take().or(ask);
-                }
-                _ => *entry = None,
+            let entry = handles.entry(handle).or_insert_with(|| {
+                pods += usize::from(PodName::of(allocation).is_some());
+                Some(Leak::default())
+            });
+            let Some(leak) = entry.as_mut().filter(|_| leaked) else {
+                *entry = None;
+                continue;
+            };
+            let node = node.map(|node| nodes.kubernetes_name(node).to_owned());
+            leak.addresses.push(Release {
+                address: allocation.address,
+                handle: Some(handle.to_owned()),
+                sequence_number: Some(allocation.sequence_number),
+            });
+            leak.nodes.extend(node.clone().filter(|_| relies_on_node));
+            if *verdict != Verdict::OfGoneNode
+                && let Some(pod) = PodName::of(allocation)
+            {
+                leak.pods.entry((pod, node)).or_default().push(allocation.address);
             }
         }
         self.suspects = suspects;
-        let release = |(handle, leak): (&str, Option<Leak>)| {
-            let Leak { addresses, ask } = leak?;
-            Some(Action::Release { handle: handle.to_owned(), addresses, ask })
-        };
-        handles.into_iter().filter_map(release).collect()
+        self.references.insert(SubjectClass::Pods, pods);
+        handles.into_iter().filter_map(|(handle, leak)| Some(leak?.into_claim(handle))).collect()
     }
 
     /// Empty blocks of nodes that are gone, claims of theirs without a block, and what a node has had empty for long while
@@ -216,9 +238,9 @@ impl Garbage {
         seen: &[JudgedAllocation<'_>],
         nodes: &Nodes,
         now: Time,
-    ) -> Vec<Action> {
+    ) -> Vec<Claim<Action>> {
         let inhabited = inhabited_nodes(seen);
-        let mut actions = Vec::new();
+        let mut claims = Vec::new();
         let mut empty = BTreeMap::new();
         let mut owned: BTreeMap<(&str, u8), usize> = BTreeMap::new();
         let hosts = || {
@@ -235,22 +257,29 @@ impl Garbage {
             empty.insert(block.cidr, since);
             let count = owned.entry((host, space::version(&block.cidr))).or_default();
             let long = self.grace.is_some_and(|grace| now.saturating_sub(since) > grace);
-            let unneeded = match nodes.is_gone(host) {
+            let is_gone = nodes.is_gone(host);
+            let unneeded = match is_gone {
                 true => !inhabited.contains(host),
                 false => long && *count > 1,
             };
             if unneeded {
                 *count -= 1;
-                actions.push(Action::ReleaseBlock { owner: Owner::host(host), cidr: block.cidr });
+                let action = Action::ReleaseBlock { owner: Owner::host(host), cidr: block.cidr };
+                claims.push(match is_gone {
+                    true => Claim::if_absent(action, Subject::node(nodes.kubernetes_name(host))),
+                    false => Claim::certain(action),
+                });
             }
         }
         self.empty = empty;
         let alone = self.affinities.iter().filter(|(host, cidr)| {
             nodes.is_gone(host) && !inhabited.contains(host.as_str()) && !blocks.contains_key(cidr)
         });
-        actions
-            .extend(alone.map(|(host, cidr)| Action::ReleaseBlock { owner: Owner::host(host), cidr: *cidr }));
-        actions
+        claims.extend(alone.map(|(host, cidr)| {
+            let action = Action::ReleaseBlock { owner: Owner::host(host), cidr: *cidr };
+            Claim::if_absent(action, Subject::node(nodes.kubernetes_name(host)))
+        }));
+        claims
     }
 
     /// When the next suspect becomes a leak, but not later than usual.
@@ -261,6 +290,31 @@ impl Garbage {
         let due = due.map(|due| due.max(now + AFTER_A_CHANGE));
         self.next_scan = Some(due.unwrap_or(now + period).min(now + period));
     }
+}
+
+impl Leak {
+    fn into_claim(self, handle: &str) -> Claim<Action> {
+        let pods = self.pods.into_iter();
+        let pods = pods.map(|((pod, node), addresses)| Subject::PodHold { pod, node, addresses });
+        let absent = pods.chain(self.nodes.iter().map(|node| Subject::node(node))).collect();
+        Claim { action: Action::Release { handle: handle.to_owned(), addresses: self.addresses }, absent }
+    }
+}
+
+/// How many nodes of Kubernetes the datastore refers to.
+fn count_nodes(
+    blocks: &BTreeMap<IpNet, Block>,
+    affinities: &BTreeSet<(String, IpNet)>,
+    seen: &[JudgedAllocation<'_>],
+    nodes: &Nodes,
+) -> usize {
+    let owners = blocks.values().filter_map(|block| match block.owner() {
+        Some((AffinityType::Host, host)) => Some(host),
+        _ => None,
+    });
+    let users = seen.iter().filter_map(|seen| seen.allocation.attribute(attribute::NODE));
+    let names = owners.chain(users).chain(affinities.iter().map(|(host, _)| host.as_str()));
+    names.filter(|name| nodes.is_of_kubernetes(name)).collect::<BTreeSet<&str>>().len()
 }
 
 /// Nodes on which somebody holds an address; what else they have stays as long.

@@ -1,45 +1,58 @@
 //! Host endpoints that come with their nodes and go with them.
 
+use crate::absence::{Claim, Origin, References, Subject, SubjectClass};
 use crate::write::Write;
 use data_encoding::BASE64URL_NOPAD;
 use ipnet::IpNet;
 use regex::Regex;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_model::kinds::{
     AutoHostEndpointConfig, HostEndpoint, HostEndpointSpec, HostEndpointTemplate, Node, NodeAddressType,
     Switch,
 };
 use tortie_model::selector::Selector;
-use tortie_model::{Kind, ObjectMeta, Resource};
+use tortie_model::{Key, Kind, ObjectMeta, Resource};
 
 /// Says that an endpoint is one of these. Others are never touched.
 const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
 const PROFILE: &str = "projectcalico-default-allow";
 const LONGEST_NAME: usize = 253;
 
-/// What differs between the endpoints there are and those there should be.
-pub fn writes<'a>(
+/// What differs between the endpoints there are and those there should be. `origin` is where the nodes are from.
+pub fn writes(
     config: Option<&AutoHostEndpointConfig>,
-    nodes: impl IntoIterator<Item = &'a Node>,
+    nodes: &BTreeMap<String, Node>,
     found: &BTreeMap<String, HostEndpoint>,
-) -> Vec<Write> {
+    origin: Origin,
+) -> Vec<Claim<Write>> {
+    let config = config.filter(|config| config.auto_create == Switch::Enabled);
     let wanted: BTreeMap<String, HostEndpoint> = match config {
-        Some(config) if config.auto_create == Switch::Enabled => {
-            let all = nodes.into_iter().flat_map(|node| wanted(config, node));
+        Some(config) => {
+            let all = nodes.values().flat_map(|node| wanted(config, node));
             all.map(|endpoint| (endpoint.metadata.name.clone(), endpoint)).collect()
         }
-        _ => BTreeMap::new(),
+        None => BTreeMap::new(),
     };
-    let unwanted = found.values().filter(|endpoint| is_ours(endpoint));
-    let mut writes: Vec<Write> = unwanted
-        .filter(|endpoint| !wanted.contains_key(&endpoint.metadata.name))
-        .map(|endpoint| Write::delete(Kind::HostEndpoint, &endpoint.metadata))
-        .collect();
+    let mut writes = Vec::new();
+    for endpoint in found.values().filter(|endpoint| is_ours(endpoint)) {
+        if wanted.contains_key(&endpoint.metadata.name) {
+            continue;
+        }
+        let write = Write::delete(Kind::HostEndpoint, &endpoint.metadata);
+        let node = &endpoint.spec.node;
+        writes.push(match config.is_some() && !nodes.contains_key(node) {
+            true => {
+                let key = Key::resource(Kind::Node, "", node);
+                Claim::if_absent(write, Subject::Object { origin, key })
+            }
+            false => Claim::certain(write),
+        });
+    }
     for (name, endpoint) in wanted {
         match found.get(&name) {
-            None => writes.push(Write::Create(Resource::from(endpoint))),
+            None => writes.push(Claim::certain(Write::Create(Resource::from(endpoint)))),
             // Somebody else's of the same name.
             Some(existing) if !is_ours(existing) => {}
             Some(existing) if is_same(existing, &endpoint) => {}
@@ -48,11 +61,18 @@ pub fn writes<'a>(
                 changed.metadata.labels = endpoint.metadata.labels;
                 changed.metadata.annotations = endpoint.metadata.annotations;
                 changed.spec = endpoint.spec;
-                writes.push(Write::Update(Resource::from(changed)));
+                writes.push(Claim::certain(Write::Update(Resource::from(changed))));
             }
         }
     }
     writes
+}
+
+/// How many nodes have host endpoints of ours.
+pub fn references(found: &BTreeMap<String, HostEndpoint>) -> References {
+    let ours = found.values().filter(|endpoint| is_ours(endpoint));
+    let nodes: BTreeSet<&str> = ours.map(|endpoint| endpoint.spec.node.as_str()).collect();
+    References::from([(SubjectClass::Nodes, nodes.len())])
 }
 
 fn is_ours(endpoint: &HostEndpoint) -> bool {
@@ -176,7 +196,18 @@ fn named(parts: &[&str]) -> String {
 mod tests {
     use super::*;
     use serde_json::{Value as Json, json};
-    use tortie_model::{Key, Value};
+    use tortie_model::Value;
+
+    /// What is to be written if every node that is missing is proven to be gone.
+    fn writes(
+        config: Option<&AutoHostEndpointConfig>,
+        nodes: &[Node],
+        found: &BTreeMap<String, HostEndpoint>,
+    ) -> Vec<Write> {
+        let nodes = nodes.iter().map(|node| (node.metadata.name.clone(), node.clone())).collect();
+        let claims = super::writes(config, &nodes, found, Origin::Kubernetes);
+        claims.into_iter().map(|claim| claim.action).collect()
+    }
 
     fn node(name: &str, labels: Json, spec: Json) -> Node {
         let key = Key::resource(Kind::Node, "", name);
@@ -246,6 +277,8 @@ mod tests {
         // What a person changed is put right.
         found.get_mut("n1-auto-hep").unwrap().spec.profiles.clear();
         assert_eq!(step(&nodes, &mut found), 1);
+        let claims = super::writes(Some(&config), &BTreeMap::new(), &found, Origin::Kubernetes);
+        assert_eq!(claims[0].absent, [Subject::node("n1")].into());
         assert_eq!(step(&[], &mut found), 1);
         assert!(found.is_empty());
     }

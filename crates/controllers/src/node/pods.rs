@@ -58,3 +58,36 @@ pub fn holds(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool
         here && !pod.evicted && (pod.addresses.is_empty() || pod.addresses.contains(&address))
     })
 }
+
+/// Whether a pod may hold an address that was assigned to it on a node, by what Kubernetes has of the pod itself. On whichever
+/// node it is, an address of its own is held. One without addresses may be about to report this one, but only on that node: a
+/// pod never moves, so on another node or on none it is a later pod of the same name.
+pub fn may_hold(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool {
+    pod.is_some_and(|pod| {
+        let is_pending = pod.addresses.is_empty() && !pod.node.is_empty();
+        let is_here = node.is_none_or(|node| pod.node == node);
+        !pod.evicted && (pod.addresses.contains(&address) || is_pending && is_here)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_pod_of_the_name_holds_nothing() {
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let hold = |node: &str, addresses: &[IpAddr]| PodHold {
+            node: node.to_owned(),
+            addresses: addresses.to_vec(),
+            evicted: false,
+        };
+        let held = |pod: PodHold| may_hold(Some(&pod), Some("n1"), address);
+        assert!(held(hold("n1", &[address])) && held(hold("n2", &[address])));
+        assert!(held(hold("n1", &[])), "it may be about to report its address");
+        assert!(!held(hold("n2", &[])) && !held(hold("", &[])));
+        assert!(!held(hold("n1", &["10.0.0.2".parse().unwrap()])));
+        assert!(!held(PodHold { evicted: true, ..hold("n1", &[address]) }));
+        assert!(!may_hold(None, Some("n1"), address));
+    }
+}

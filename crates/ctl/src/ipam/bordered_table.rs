@@ -1,6 +1,7 @@
 //! Tables with a border, as the address commands print them.
 
 use std::io::{self, Write};
+use tortie_store::printable::escape_controls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -16,6 +17,8 @@ pub fn print<const N: usize>(
     align: [Align; N],
     rows: &[[String; N]],
 ) -> io::Result<()> {
+    let rows: Vec<[String; N]> =
+        rows.iter().map(|row| row.each_ref().map(|cell| escape_controls(cell).into_owned())).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headers[column].len()]).max().unwrap_or(0)
@@ -29,7 +32,7 @@ pub fn print<const N: usize>(
     };
     writeln!(out, "{}|", (0..N).map(centred).collect::<String>())?;
     writeln!(out, "{rule}+")?;
-    for row in rows {
+    for row in &rows {
         for column in 0..N {
             let (cell, width) = (&row[column], widths[column]);
             let is_number = !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit());

@@ -3,7 +3,7 @@
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};
 use crate::session::{cluster_information, connect};
-use crate::verbs::modify;
+use crate::verbs::modify_managed;
 use serde_json::{Value, json};
 use std::io::Write;
 use tortie_model::{Kind, Resource};
@@ -44,7 +44,7 @@ pub async fn change_cluster_information(store: &Resources, fields: &[(&str, Valu
         }
         Resource::from_store(Kind::ClusterInformation, object).map_err(|error| error.to_string())
     };
-    modify(store, (Kind::ClusterInformation, "", "default"), change)
+    modify_managed(store, (Kind::ClusterInformation, "", "default"), change)
         .await
         .map_err(|error| Failure::message(error.to_string()))?;
     Ok(())

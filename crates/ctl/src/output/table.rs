@@ -1,6 +1,8 @@
 //! Tables with elastic columns, as Go's tabwriter lays them out: a column is as wide as its widest cell plus the
 //! padding, but no narrower than the minimum, and the last column is padded like the others.
 
+use tortie_store::printable::escape_controls;
+
 const MIN_WIDTH: usize = 5;
 const PADDING: usize = 3;
 
@@ -23,14 +25,15 @@ impl Widths {
             self.0.resize(row.len(), MIN_WIDTH);
         }
         for (width, cell) in self.0.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count() + PADDING);
+            *width = (*width).max(escape_controls(cell).chars().count() + PADDING);
         }
     }
 
     pub fn line(&self, row: &[String]) -> String {
         let mut line = String::new();
         for (width, cell) in self.0.iter().zip(row) {
-            line.push_str(cell);
+            let cell = escape_controls(cell);
+            line.push_str(&cell);
             line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
         }
         line.push('\n');
@@ -62,5 +65,11 @@ mod tests {
     fn width_is_counted_in_characters() {
         let rows = [row(&["A", "B"]), row(&["größe", "x"])];
         assert_eq!(layout(&rows), "A       B    \ngröße   x    \n");
+    }
+
+    #[test]
+    fn cells_cannot_steer_a_terminal_or_add_rows() {
+        let rows = [row(&["NAME", "B"]), row(&["x\x1b[2J\nfake", "y"])];
+        assert_eq!(layout(&rows), "NAME               B    \nx\\u001b[2J\\nfake   y    \n");
     }
 }

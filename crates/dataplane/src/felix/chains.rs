@@ -1,6 +1,6 @@
 //! Felix's chains in the tables of iptables-nft, and its tables of nf_tables.
 
-use super::{CHAIN, Outcome, is_felix};
+use super::{CHAIN, Outcome, TABLES, is_felix};
 use crate::error::{Error, Result};
 use crate::netlink::Attributes;
 use crate::netns::Netns;
@@ -8,10 +8,6 @@ use crate::policy::nft::foreign::observed::{ForeignRule, family_name};
 use nlink::Connection;
 use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, Family, RawMessage};
-
-/// Those of its mode that needs no iptables.
-const TABLES: [(Family, &str); 3] =
-    [(Family::Ip, "calico"), (Family::Ip6, "calico"), (Family::Arp, "calico-arp")];
 
 pub(super) async fn remove(netns: &Netns) -> Outcome {
     Outcome::of(remove_from(netns).await)
@@ -21,15 +17,23 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
     let connection = netns.nftables()?;
     let mut outcome = Outcome::default();
     let describe = |error: nlink::Error| Error::kernel("tables of Felix", &error);
+    let chains = connection.list_chains().await.map_err(describe)?;
     for table in connection.list_tables().await.map_err(describe)? {
         if TABLES.contains(&(table.family, table.name.as_str())) {
+            // In a transaction of its own: a packet that is under way must not miss an element of a map and be dropped by the
+            // rule behind it.
+            let entered = chains.iter().filter(|chain| {
+                chain.family == table.family && chain.table == table.name && chain.hook.is_some()
+            });
+            let flush = entered
+                .map(|chain| message(wire::NFT_MSG_DELRULE, table.family, place(&table.name, &chain.name)));
+            commit(&connection, table.family, &table.name, flush.collect(), &mut outcome).await;
             let attributes = Attributes::default().text(wire::NFTA_TABLE_NAME, &table.name);
             let message = message(wire::NFT_MSG_DELTABLE, table.family, attributes);
             commit(&connection, table.family, &table.name, vec![message], &mut outcome).await;
         }
     }
     let mut tables: Vec<(Family, String)> = Vec::new();
-    let chains = connection.list_chains().await.map_err(describe)?;
     for chain in &chains {
         let table = (chain.family, chain.table.clone());
         let of_ip = [Family::Ip, Family::Ip6].contains(&chain.family);
@@ -73,6 +77,9 @@ async fn commit(
     messages: Vec<RawMessage>,
     outcome: &mut Outcome,
 ) {
+    if messages.is_empty() {
+        return;
+    }
     let count = messages.len();
     let transaction = messages.into_iter().fold(connection.transaction(), |all, message| all.raw(message));
     match transaction.commit(connection).await {

@@ -1,8 +1,13 @@
 //! Felix's chains in the tables of iptables-legacy, through its program.
 
+use super::guards::{FORWARD, FilterProgram, INPUT};
 use super::{CHAIN, COMMENT, Outcome, is_felix};
+use crate::error::{Error, Result};
+use crate::failure::KernelObject;
 use crate::netns::Netns;
 use crate::policy::nft::foreign::program::Legacy;
+
+const FILTER: &str = "filter";
 
 pub(super) async fn remove(netns: &Netns) -> Outcome {
     let mut outcome = Outcome::default();
@@ -27,6 +32,32 @@ pub(super) async fn remove(netns: &Netns) -> Outcome {
         }
     }
     outcome
+}
+
+/// The filter tables that have chains of Felix's.
+pub(super) async fn programs(netns: &Netns) -> Result<Vec<FilterProgram>> {
+    let mut programs = Vec::new();
+    for program in Legacy::BOTH {
+        if !program.tables(netns).await?.iter().any(|table| table == FILTER) {
+            continue;
+        }
+        let saved = program.save(netns, FILTER).await;
+        let object = KernelObject::KernelState("tables of iptables-legacy");
+        let saved = saved.map_err(|reason| Error::Kernel { object, reason })?;
+        programs.extend(read_filter(&saved, program == Legacy::V6));
+    }
+    Ok(programs)
+}
+
+fn read_filter(saved: &str, ipv6: bool) -> Option<FilterProgram> {
+    saved.lines().find(|line| line.strip_prefix(':').is_some_and(|chain| chain.starts_with(CHAIN)))?;
+    let entries = vec![(INPUT, "INPUT".to_owned()), (FORWARD, "FORWARD".to_owned())];
+    let mut filter = FilterProgram { ipv6, entries, ..FilterProgram::default() };
+    for rule in saved.lines().filter_map(|line| line.strip_prefix("-A ")) {
+        let chain = rule.split(' ').next().unwrap_or_default();
+        filter.targets.entry(chain.to_owned()).or_default().extend(target(rule).map(str::to_owned));
+    }
+    Some(filter)
 }
 
 /// What takes Felix's chains and rules out of a table that was saved, and how many there are.

@@ -3,12 +3,18 @@
 //! Routes and tunnel devices have the same names with us: `reconcile` adopts or removes them.
 
 mod chains;
+mod guards;
 mod ipsets;
 mod legacy;
+mod watch;
 mod xdp;
+
+pub use guards::{MissingGuard, missing_guards};
+pub(crate) use watch::FelixWatch;
 
 use crate::error::Result;
 use crate::netns::Netns;
+use nlink::netlink::nftables::Family;
 use std::time::Duration;
 
 /// Before what could not be removed is tried again: at first, and at most. The kernel gives sets free some time after the
@@ -16,10 +22,18 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// Its tables in the mode that needs no iptables.
+const TABLES: [(Family, &str); 3] =
+    [(Family::Ip, "calico"), (Family::Ip6, "calico"), (Family::Arp, "calico-arp")];
 /// The beginning of the names of its chains.
 const CHAIN: &str = "cali-";
 /// The beginning of the comments of its rules.
 const COMMENT: &str = "cali:";
+
+/// The name of a chain without the table of iptables by which Felix's own table begins it.
+fn strip_table(chain: &str) -> &str {
+    chain.strip_prefix("filter-").unwrap_or(chain)
+}
 
 /// Whether a rule is Felix's, by its comment and by where it leads.
 fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
@@ -39,6 +53,11 @@ pub(crate) struct Leftovers {
 impl Leftovers {
     pub fn new(netns: Netns) -> Leftovers {
         Leftovers { netns, done: false, pause: FIRST_PAUSE, not_before: Duration::ZERO, said: String::new() }
+    }
+
+    /// Whether nothing is left: chains that are found from now on have been written since.
+    pub fn are_removed(&self) -> bool {
+        self.done
     }
 
     /// Called as soon as policy is in force, and not before.

@@ -40,7 +40,7 @@ impl ConntrackCleanup {
         let waiting: BTreeSet<IpAddr> = self.waiting.intersection(addresses).copied().collect();
         if !waiting.is_empty() {
             self.waiting.retain(|address| !waiting.contains(address));
-            forget(netns, &waiting).await;
+            forget_flows(netns, &waiting).await;
         }
     }
 
@@ -53,11 +53,12 @@ impl ConntrackCleanup {
         self.not_before = now + PAUSE;
         let (netns, addresses) = (netns.clone(), std::mem::take(&mut self.waiting));
         let these = addresses.clone();
-        self.at_work = Some((addresses, tokio::spawn(async move { forget(&netns, &these).await })));
+        self.at_work = Some((addresses, tokio::spawn(async move { forget_flows(&netns, &these).await })));
     }
 }
 
-async fn forget(netns: &Netns, addresses: &BTreeSet<IpAddr>) {
+/// Deletes the connections of these addresses.
+pub(crate) async fn forget_flows(netns: &Netns, addresses: &BTreeSet<IpAddr>) {
     let connection = match netns.conntrack() {
         Ok(connection) => connection,
         Err(error) => return tracing::warn!(%error, "no conntrack; flows of removed workloads stay"),
@@ -77,8 +78,10 @@ async fn forget_family(
     addresses: &BTreeSet<IpAddr>,
 ) -> nlink::Result<()> {
     let flows = list(connection, v4).await?;
+    // A floating address is only where the first packet went.
     let theirs = |flow: &&ConntrackEntry| {
-        [flow.orig.src_ip, flow.reply.src_ip].into_iter().flatten().any(|source| addresses.contains(&source))
+        let ends = [flow.orig.src_ip, flow.orig.dst_ip, flow.reply.src_ip];
+        ends.into_iter().flatten().any(|end| addresses.contains(&end))
     };
     delete(connection, flows.iter().filter(theirs)).await.map(|_| ())
 }

@@ -11,7 +11,7 @@ mod types;
 mod wireguard;
 mod xdp;
 
-pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows};
+pub(crate) use conntrack::{ConntrackCleanup, delete_denied_flows, forget_flows};
 pub(crate) use decode::mac;
 pub(crate) use types::{
     Conf, Entry, FdbKey, Link, NeighbourKey, ProxyEntry, Qdiscs, RuleEntry, Snapshot, Target, TokenBucket,

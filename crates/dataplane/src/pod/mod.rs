@@ -3,10 +3,12 @@
 //! The route from the host to the workload is not made here: it belongs to the plan, and the dataplane programs it.
 
 mod check;
+mod discover;
 mod link;
 mod setup;
 
 pub use check::check;
+pub use discover::{DiscoveredPod, PodSearch, discover, has_interface, is_wired};
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;

@@ -57,9 +57,28 @@ pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
     nft::counters(netns).await
 }
 
+/// An endpoint that the kernel's policy guards.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum GuardedEndpoint {
+    /// By its interface.
+    Workload(String),
+    /// By its interface; `None` for all interfaces.
+    Host(Option<String>),
+}
+
+/// The endpoints that the kernel's policy guards in a namespace.
+pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedEndpoint>> {
+    nft::guarded_endpoints(netns).await
+}
+
 /// Takes all policy away: nothing is enforced any more. For hosts that are no longer nodes.
 pub async fn remove_policy(netns: &Netns) -> Result<()> {
     nft::remove(netns).await
+}
+
+/// Stops translating what the host itself sends, as earlier versions did, and returns the addresses that it concerned.
+pub(crate) async fn remove_host_translation(netns: &Netns) -> Result<BTreeSet<IpAddr>> {
+    nft::remove_host_translation(netns).await
 }
 
 /// The interfaces of connections that go past the rules.

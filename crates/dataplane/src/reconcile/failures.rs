@@ -68,7 +68,7 @@ impl Core {
     /// Everything that workloads of the plan should have in the kernel and do not have, also from earlier attempts.
     pub fn workload_failures(&self) -> impl Iterator<Item = Failure> {
         let kernel = self.route_failures().chain(self.neighbour_failures()).chain(self.conf_failures());
-        kernel.chain(self.shaping_failures())
+        kernel.chain(self.shaping_failures()).chain(self.withheld())
     }
 
     fn route_failures(&self) -> impl Iterator<Item = Failure> {

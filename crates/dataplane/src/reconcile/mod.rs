@@ -7,6 +7,7 @@ mod arrivals;
 mod excluded;
 mod failures;
 mod fdb;
+mod link_gate;
 mod links;
 mod neighbours;
 mod plan_index;
@@ -29,6 +30,7 @@ use arrivals::Arrivals;
 use excluded::Excluded;
 use fdb::Forwarding;
 use ipnet::IpNet;
+use link_gate::LinkGate;
 use links::{Links, TunnelError};
 use neighbours::Neighbours;
 use plan_index::PlanIndex;
@@ -99,6 +101,7 @@ pub(crate) struct Core {
     /// Addresses that a workload had and has no more.
     departed: BTreeSet<IpAddr>,
     arrivals: Arrivals,
+    gate: LinkGate,
 }
 
 impl Core {
@@ -147,6 +150,7 @@ impl Core {
             workload_failures: BTreeSet::new(),
             departed: BTreeSet::new(),
             arrivals: Arrivals::default(),
+            gate: LinkGate::default(),
         };
         core.resync(snapshot, now);
         core

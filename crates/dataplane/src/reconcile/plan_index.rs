@@ -39,6 +39,7 @@ impl PlanIndex {
         index.plan.routing_rules = plan.routing_rules;
         index.plan.learnt_complete = plan.learnt_complete;
         index.plan.proxied = plan.proxied;
+        index.plan.bgp = plan.bgp;
         index
     }
 
@@ -84,16 +85,15 @@ impl PlanIndex {
             }
             Update::Tunnel(kind, _) => touched.extend(self.destinations_through(*kind)),
             Update::Vtep(..) | Update::WireguardPeer(..) | Update::RoutingRules(_) | Update::Proxied(_) => {}
-            Update::LearntComplete => {}
-            // Policy has no destinations, and BGP is not the kernel's.
+            Update::LearntComplete | Update::Bgp(_) => {}
+            // Policy has no destinations.
             Update::Set(..)
             | Update::Members { .. }
             | Update::Policy(..)
             | Update::Profile(..)
             | Update::WorkloadPolicy(..)
             | Update::HostEndpoint(..)
-            | Update::ServiceRanges(_)
-            | Update::Bgp(_) => return touched,
+            | Update::ServiceRanges(_) => return touched,
         }
         self.plan.apply(update);
         touched
@@ -224,6 +224,11 @@ impl PlanIndex {
 
     pub fn learnt(&self, destination: &IpNet) -> Option<&Learnt> {
         self.plan.learnt.get(destination)
+    }
+
+    /// Whether BGP is spoken here, by the node or by a BIRD beside it.
+    pub fn speaks_bgp(&self) -> bool {
+        self.plan.bgp.is_some()
     }
 
     /// Whether every route that BGP has to tell is in the plan.

@@ -30,6 +30,8 @@ async fn read_only_settings_are_named_and_nothing_is_left_behind() {
 
 async fn inside() {
     let node = Namespace::new("node");
+    // A new namespace inherits the host's value, which is 1 wherever Docker runs.
+    node.exec(&["sh", "-c", "mount -o remount,rw,bind /proc/sys && sysctl -qw net.ipv4.ip_forward=0"]);
     let error = Dataplane::start(node.open(), Settings::default()).await.err().unwrap().to_string();
     assert!(error.starts_with("sysctl net.ipv4.ip_forward=1: /proc/sys is read-only here"), "{error}");
 

@@ -3,6 +3,7 @@
 use crate::namespace::{Namespace, eventually, key, node_pair, plan, pod, start, workload};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use tortie_dataplane::Report;
 use tortie_plan::{
     Member, Plan, Route, Set, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Update, Vtep, VtepId,
@@ -354,4 +355,28 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
     }
     node.ip("addr add 192.168.99.1/24 dev eth0");
     eventually("the device is there when the address is", || V4.is_whole(&node)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tunnel_routes_of_bird_stay_until_bgp_converged() {
+    let (node, _other) = node_pair();
+    let mut plan = Plan { bgp: Some(Arc::default()), ..Plan::default() };
+    V4.plan(&mut plan);
+    let (dataplane, reports) = start(&node).await;
+    assert_eq!(dataplane.replace(plan.clone()).await.unwrap().failures, []);
+    dataplane.stop().await;
+    drop(reports);
+    let learnt = "10.65.9.0/26";
+    for block in [learnt, V4.blocks[1]] {
+        node.ip(&format!(
+            "route add {block} via {} dev vxlan.calico onlink proto bird metric 32",
+            V4.ends[1]
+        ));
+    }
+    let (dataplane, _reports) = start(&node).await;
+    assert_eq!(dataplane.replace(plan).await.unwrap().failures, []);
+    assert_eq!(node.routes(learnt).len(), 1, "nothing else leads there yet");
+    assert!(V4.is_whole(&node), "a route of ours took the place of BIRD's: {:?}", node.routes(V4.blocks[1]));
+    dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
+    assert_eq!(node.routes(learnt), [""; 0]);
 }

@@ -17,6 +17,7 @@ mod flips;
 mod flood;
 mod foreign;
 mod generate;
+mod handover;
 #[path = "../../../compute/tests/policy/history.rs"]
 mod history;
 mod logged;

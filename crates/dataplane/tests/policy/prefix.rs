@@ -1,12 +1,12 @@
 //! A workload is known by its endpoint, not by how its interface is called.
 
-use crate::namespace::{Namespace, Open, eventually, plan, pod, workload};
+use crate::namespace::{Namespace, Open, eventually, id, node_pair, plan, pod, workload};
 use crate::plans::{ONE, TWO, guarded, ingress, reaches};
 use crate::raw::{Link, udp_v4};
 use std::net::UdpSocket;
 use std::time::Duration;
-use tortie_dataplane::Dataplane;
-use tortie_plan::{Action, EndpointToHost, Rule, Settings};
+use tortie_dataplane::{Dataplane, Failure};
+use tortie_plan::{Action, EndpointToHost, Rule, Settings, Update};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
@@ -39,4 +39,55 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     assert_eq!(dataplane.replace(closed).await.unwrap().failures, []);
     assert!(!reaches(&one, "10.65.0.3"), "its policy denies it");
     assert!(reaches(&two, "10.65.0.2"));
+}
+
+/// A stored endpoint that names a link of the host changes nothing there, and is reported until it names another.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_on_links_of_the_host_are_refused() {
+    let (node, there) = node_pair();
+    let _one = pod(&node, "cali1", &ONE).await;
+    node.ip("link add spare type veth peer name wire");
+    node.ip("link set spare up");
+    node.ip("link set wire up");
+    let uplink = node.exec(&["ip", "-o", "route", "get", "192.168.77.2"]);
+    let uplink = uplink.split_whitespace().skip_while(|word| *word != "dev").nth(1).unwrap().to_owned();
+    let settings = |node: &Namespace| {
+        ["proxy_arp", "rp_filter", "route_localnet"]
+            .map(|name| node.sysctl(&format!("net/ipv4/conf/{uplink}/{name}")))
+    };
+    let before = settings(&node);
+    let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
+    let names = [uplink.as_str(), "lo"];
+    let workloads = [
+        ("one", workload("cali1", &ONE)),
+        ("uplink", workload(&uplink, &["10.65.0.8"])),
+        ("loopback", workload("lo", &["10.65.0.9"])),
+    ];
+    let refused = |failures: &[Failure]| {
+        let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        names.iter().all(|name| texts.iter().any(|text| text.contains(name) && text.contains("workload")))
+            && failures.iter().any(|failure| failure.concerns(&id("uplink")))
+            && !failures.iter().any(|failure| failure.concerns(&id("one")))
+    };
+    let outcome = dataplane.replace(plan(&workloads, &[])).await.unwrap();
+    assert!(refused(&outcome.failures), "{outcome:?}");
+    let update = Update::Workload(id("uplink"), Some(workload(&uplink, &["10.65.0.8"])));
+    let outcome = dataplane.apply(vec![update]).await.unwrap();
+    assert!(refused(&outcome.failures), "{outcome:?}");
+    assert_eq!(settings(&node), before);
+    assert!(reaches(&node, "192.168.77.2") && reaches(&there, "192.168.77.1"), "the host goes on");
+    let routes = node.exec(&["ip", "-o", "route"]);
+    assert!(!routes.contains("10.65.0.8") && !routes.contains("10.65.0.9"), "{routes}");
+
+    // A link that nobody uses is taken; when the host begins to use it, it is given back.
+    let workloads = [("one", workload("cali1", &ONE)), ("uplink", workload("spare", &["10.65.0.8"]))];
+    let outcome = dataplane.replace(plan(&workloads, &[])).await.unwrap();
+    assert!(!outcome.failures.iter().any(|failure| failure.concerns(&id("uplink"))), "{outcome:?}");
+    assert_eq!(node.sysctl("net/ipv4/conf/spare/proxy_arp"), "1");
+    let guarded = || node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("spare");
+    assert!(guarded(), "it has the policy of its workload");
+    node.ip("addr add 192.0.2.1/24 dev spare");
+    eventually("it has none of a workload any more", || !guarded()).await;
+    let outcome = dataplane.apply(Vec::new()).await.unwrap();
+    assert!(outcome.failures.iter().any(|failure| failure.concerns(&id("uplink"))), "{outcome:?}");
 }

@@ -285,7 +285,7 @@ async fn seen(from: &Namespace, to: &Namespace, address: &str) -> u8 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_floating_address_leads_to_its_workload_from_everywhere_and_goes_with_it() {
+async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
     let floating: Vec<FloatingIp> = FLOATING
         .into_iter()
         .zip(POD)
@@ -299,9 +299,7 @@ async fn a_floating_address_leads_to_its_workload_from_everywhere_and_goes_with_
         let listener = listen(&world.pod, own);
         let port = listener.local_addr().unwrap().port();
         let to = SocketAddr::new(external.parse().unwrap(), port);
-        for (name, from) in
-            [("outside", &world.there), ("a workload", &world.other), ("the host", &world.node)]
-        {
+        for (name, from) in [("outside", &world.there), ("a workload", &world.other)] {
             let caller = connect(from, to);
             let caller = caller.unwrap_or_else(|error| panic!("{name}: {error}\n{}", world.table()));
             let (callee, peer) = listener.accept().unwrap();
@@ -315,10 +313,51 @@ async fn a_floating_address_leads_to_its_workload_from_everywhere_and_goes_with_
         drop(caller);
         let route = world.node.exec(&["ip", "-o", "route", "get", external]);
         assert!(route.contains("cali1"), "{route} {node}");
+        // What the node itself sends is not translated: a pod must not take the node's own connections over.
+        let own = world.node.open().run(move || TcpStream::connect_timeout(&to, Duration::from_secs(1)));
+        assert!(own.unwrap().is_err(), "the host\n{}", world.table());
     }
+    let listener = listen(&world.pod, POD[0]);
+    let to = SocketAddr::new(FLOATING[0].parse().unwrap(), listener.local_addr().unwrap().port());
+    let mut caller = connect(&world.there, to).unwrap();
+    let (mut callee, _) = listener.accept().unwrap();
+    callee.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     world.apply(workload("cali1", &POD)).await;
+    eventually("connections go with the address", || {
+        while callee.read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+        let _ = caller.write(b"still there?");
+        callee.read(&mut [0; 64]).is_err()
+    })
+    .await;
     assert!(!world.table().contains("floating"), "{}", world.table());
     let route = world.node.exec(&["ip", "-o", "-6", "route"]) + &world.node.exec(&["ip", "-o", "route"]);
     assert!(FLOATING.iter().all(|address| !route.contains(address)), "{route}");
     assert!(world.plan.workloads.contains_key(&id("one")));
+}
+
+/// A version before this one translated what the host sends: a pod had named the address of a server that the host needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn leftover_translation_of_host_traffic_is_removed() {
+    let (node, there) = node_pair();
+    let _pod = self::pod(&node, "cali1", &POD).await;
+    node.ip(&format!("route add {} dev cali1", POD[0]));
+    node.ip(&format!("route add {}/32 dev cali1", THERE[0]));
+    node.nft(&format!(
+        "table inet tortie {{
+            set floating-external-4 {{ type ipv4_addr; elements = {{ {server} }}; }}
+            chain floating-in {{ type nat hook prerouting priority -110; }}
+            chain floating-out {{ type nat hook output priority -110;
+                ip daddr @floating-external-4 dnat ip to {pod}; }}
+        }}",
+        server = THERE[0],
+        pod = POD[0],
+    ));
+    let server = listen(&there, THERE[0]);
+    let to = server.local_addr().unwrap();
+    assert!(connect(&node, to).is_err(), "the pod has the server's address");
+    assert_eq!(tortie_dataplane::free_host_traffic(&node.open()).await.unwrap(), 1);
+    connect(&node, to).unwrap();
+    let table = node.exec(&["nft", "list", "table", "inet", "tortie"]);
+    assert!(!table.contains("floating-out") && table.contains("floating-in"), "{table}");
+    assert_eq!(tortie_dataplane::free_host_traffic(&node.open()).await.unwrap(), 0, "nothing is left to do");
 }

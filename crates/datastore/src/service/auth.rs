@@ -22,6 +22,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Differs whenever users, roles or permissions have changed.
+    pub fn auth_revision(&self) -> u64 {
+        self.auth.revision
+    }
+
     pub fn check(&self, access: Access, span: &Span) -> Result<(), Refusal> {
         match &self.user {
             Some(user) if !self.auth.may(user, access, span) => Err(Refusal::PERMISSION_DENIED),
@@ -145,7 +150,7 @@ impl Auth for Service {
         let right =
             tokio::task::spawn_blocking(move || is_password(&hashed, &password)).await.unwrap_or(false);
         if !right {
-            tracing::info!("user {name:?} gave a wrong password, or is none");
+            tracing::info!("authentication failed for user {name:?}");
             return Err(Refusal::AUTH_FAILED.into());
         }
         let token = self.tokens.issue(&name, Instant::now())?;

@@ -90,6 +90,7 @@ impl Kv for Service {
         let request = request.into_inner();
         check::put(&request)?;
         caller.check_put(&request)?;
+        self.check_leases(&caller, [request.lease]).await?;
         check::size(request.encoded_len())?;
         match self.writer.write(Write::Put(request)).await? {
             Answer::Put(mut response) => {
@@ -132,6 +133,7 @@ impl Kv for Service {
         let mut gathered = if check::is_read_only(&request) {
             self.gather(move |snapshot, allowance| snapshot.txn(&request, allowance)).await?
         } else {
+            self.check_leases(&caller, check::leases(&request)).await?;
             check::size(request.encoded_len())?;
             let permit = self.permit_for(check::lists(&request)).await?;
             match self.writer.write(Write::Txn(request)).await? {

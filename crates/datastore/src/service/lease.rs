@@ -31,6 +31,18 @@ impl Service {
         Ok(())
     }
 
+    /// A key that gets a lease ends with it, so only a client that may end the lease may attach one: etcd's rule.
+    pub async fn check_leases(
+        &self,
+        caller: &Caller,
+        leases: impl IntoIterator<Item = i64>,
+    ) -> Result<(), Status> {
+        for id in leases.into_iter().filter(|id| *id != 0) {
+            self.check_lease_keys(caller, Access::Write, id).await?;
+        }
+        Ok(())
+    }
+
     async fn lease_keys(&self, id: i64) -> Result<Gathered<Vec<Vec<u8>>>, Status> {
         self.gather(move |snapshot, allowance| snapshot.lease_keys(id, allowance)).await
     }

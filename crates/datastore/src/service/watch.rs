@@ -4,7 +4,7 @@
 use super::{MAX_MESSAGE_BYTES, Service};
 use crate::auth::Access;
 use crate::span::Span;
-use crate::watch::{WatchBody, serve};
+use crate::watch::{WatchAccess, WatchBody, serve};
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tonic::codec::Codec;
 use tonic::codegen::{BoxFuture, http};
 use tonic::metadata::{GRPC_CONTENT_TYPE, MetadataMap};
 use tonic::server::NamedService;
-use tonic::{Status, Streaming};
+use tonic::{Extensions, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tortie_etcd_proto::etcdserverpb::{WatchRequest, WatchResponse};
 use tower::Service as TowerService;
@@ -27,6 +27,25 @@ pub struct WatchServer {
 impl WatchServer {
     pub fn new(service: Arc<Service>) -> WatchServer {
         WatchServer { service }
+    }
+}
+
+/// Who opened a stream, identified again each time: a stream lives longer than users and their permissions.
+struct StreamAccess {
+    service: Arc<Service>,
+    metadata: MetadataMap,
+    extensions: Extensions,
+}
+
+impl WatchAccess for StreamAccess {
+    fn version(&self) -> Option<u64> {
+        let caller = self.service.identify(&self.metadata, &self.extensions).ok()?;
+        Some(caller.auth_revision())
+    }
+
+    fn may_watch(&self, span: &Span) -> bool {
+        let caller = self.service.identify(&self.metadata, &self.extensions);
+        caller.and_then(|caller| caller.check(Access::Read, span)).is_ok()
     }
 }
 
@@ -49,15 +68,14 @@ impl TowerService<http::Request<Body>> for WatchServer {
         }
         let service = &self.service;
         let metadata = MetadataMap::from_headers(request.headers().clone());
-        let caller = match service.identify(&metadata, request.extensions()) {
-            Ok(caller) => caller,
-            Err(refusal) => return Box::pin(ready(Ok(Status::from(refusal).into_http()))),
-        };
-        // The watch is as old as its stream: who loses a permission keeps what is open, as in etcd.
-        let may_watch = move |span: &Span| caller.check(Access::Read, span).is_ok();
+        if let Err(refusal) = service.identify(&metadata, request.extensions()) {
+            return Box::pin(ready(Ok(Status::from(refusal).into_http())));
+        }
+        let extensions = request.extensions().clone();
+        let access = StreamAccess { service: service.clone(), metadata, extensions };
         let decoder = ProstCodec::<WatchResponse, WatchRequest>::default().decoder();
         let inbound = Streaming::new_request(decoder, request.into_body(), None, Some(MAX_MESSAGE_BYTES));
-        let frames = serve(service.hub.clone(), inbound, may_watch, service.stop.clone());
+        let frames = serve(service.hub.clone(), inbound, access, service.stop.clone());
         let mut response = http::Response::new(Body::new(WatchBody::new(frames, service.identity)));
         response.headers_mut().insert(http::header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
         Box::pin(ready(Ok(response)))

@@ -11,4 +11,4 @@ mod stream;
 pub use body::WatchBody;
 pub use frame::TERM;
 pub use hub::Hub;
-pub use stream::serve;
+pub use stream::{WatchAccess, serve};

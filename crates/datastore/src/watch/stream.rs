@@ -27,6 +27,13 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// The watch id of responses that concern no watch, or all of them.
 const NO_WATCH: i64 = -1;
 
+/// What the client of a stream may watch, which changes while the stream is open.
+pub trait WatchAccess: Send + Sync {
+    /// Differs after a change; `None` if the client is not known any more.
+    fn version(&self) -> Option<u64>;
+    fn may_watch(&self, span: &Span) -> bool;
+}
+
 /// The sending end of a stream, shared with the hub.
 pub struct Outbox {
     frames: Sender,
@@ -59,7 +66,9 @@ impl Outbox {
 struct Watches {
     hub: Arc<Hub>,
     outbox: Arc<Outbox>,
-    may_watch: Box<dyn Fn(&Span) -> bool + Send + Sync>,
+    access: Box<dyn WatchAccess>,
+    /// The version of the access that all watches were checked with.
+    access_version: Mutex<Option<u64>>,
     table: Mutex<Table>,
     /// A progress request came while a watch was behind; it is answered when none is.
     progress_requested: AtomicBool,
@@ -77,13 +86,14 @@ struct Watch {
     serial: u64,
     /// Present while live; it may have fallen behind since.
     live_id: Option<WatchId>,
+    span: Span,
 }
 
 /// Serves one stream until the client, or the server, ends it.
 pub fn serve<S>(
     hub: Arc<Hub>,
     inbound: S,
-    may_watch: impl Fn(&Span) -> bool + Send + Sync + 'static,
+    access: impl WatchAccess + 'static,
     stop: watch::Receiver<bool>,
 ) -> Receiver
 where
@@ -94,7 +104,8 @@ where
     let watches = Watches {
         hub,
         outbox,
-        may_watch: Box::new(may_watch),
+        access_version: Mutex::new(access.version()),
+        access: Box::new(access),
         table: Mutex::default(),
         progress_requested: AtomicBool::new(false),
     };
@@ -125,6 +136,7 @@ impl Watches {
             let request = tokio::select! {
                 request = inbound.next() => request,
                 _ = progress.tick() => {
+                    self.end_unpermitted().await?;
                     self.hub.progress_of_idle(&self.live_ids());
                     continue;
                 }
@@ -155,8 +167,11 @@ impl Watches {
         let interest = Interest::new(id, serial, request);
         let refusal =
             if interest.span.bounds().is_none() { Some("mvcc: watcher range is empty") } else { refusal };
-        let refusal =
-            if (self.may_watch)(&interest.span) { refusal } else { Some(Refusal::PERMISSION_DENIED.text) };
+        let refusal = if self.access.may_watch(&interest.span) {
+            refusal
+        } else {
+            Some(Refusal::PERMISSION_DENIED.text)
+        };
         if let Some(cancel_reason) = refusal {
             let revision = self.hub.latest().get().state.revision;
             let frame = Frame {
@@ -175,7 +190,7 @@ impl Watches {
         let live_id = self.hub.join(&interest, &self.outbox, start, |revision| {
             permit.send(Frame { revision, watch_id: id, created: true, ..Frame::default() });
         });
-        table.by_id.insert(id, Watch { serial, live_id });
+        table.by_id.insert(id, Watch { serial, live_id, span: interest.span.clone() });
         drop(table);
         if live_id.is_none() {
             self.outbox.fell_behind(Lagging { interest, next: request.start_revision });
@@ -192,6 +207,34 @@ impl Watches {
         }
         let revision = self.hub.latest().get().state.revision;
         permit.send(Frame { revision, watch_id: id, canceled: true, ..Frame::default() });
+        Ok(())
+    }
+
+    /// Ends the watches whose keys the client may not read any more. Looks at them only after users or permissions have changed;
+    /// identifying the client also keeps its token alive while the stream is open.
+    async fn end_unpermitted(&self) -> Result<(), Gone> {
+        let version = self.access.version();
+        {
+            let mut checked = self.access_version.lock().unwrap_or_else(PoisonError::into_inner);
+            if version.is_some() && *checked == version {
+                return Ok(());
+            }
+            *checked = version;
+        }
+        // First they get nothing more, then the client hears of it, whenever it reads.
+        let ended: Vec<(i64, Watch)> = {
+            let may_not = |_: &i64, watch: &mut Watch| !self.access.may_watch(&watch.span);
+            self.table().by_id.extract_if(may_not).collect()
+        };
+        for live_id in ended.iter().filter_map(|(_, watch)| watch.live_id) {
+            self.hub.leave(live_id);
+        }
+        for (watch_id, _) in ended {
+            let (revision, cancel_reason) =
+                (self.hub.latest().get().state.revision, Refusal::PERMISSION_DENIED.text);
+            let frame = Frame { revision, watch_id, canceled: true, cancel_reason, ..Frame::default() };
+            self.permit().await?.send(frame);
+        }
         Ok(())
     }
 

@@ -11,13 +11,15 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tortie_model::{FeedEvent, Key, KeyRange};
-use tortie_store::Backoff;
+use tortie_store::{Backoff, Limits, is_guarded};
 use tortie_sync::Feed;
 
 /// Events that wait for a consumer which is busy; when they are this many, the hub waits.
 const QUEUE: usize = 1024;
 /// Room for frames while waiting for one.
 const ROOM: usize = 16 << 10;
+/// Before another hub is asked whether it, too, lacks most of what was known.
+const DISTRUST_DELAY: Duration = Duration::from_secs(5);
 /// When a hub ends, its clients do not come to the others all at the same moment.
 const SPREAD: Duration = Duration::from_millis(200);
 
@@ -27,7 +29,11 @@ pub fn follow(options: Options, ranges: Vec<KeyRange>) -> Feed {
     let mut wanted: Vec<String> = ranges.iter().filter_map(class_of_range).map(str::to_owned).collect();
     wanted.sort();
     wanted.dedup();
-    let replica = Replica::new(&options.node, wanted);
+    let mut replica = Replica::new(&options.node, wanted);
+    let guarded = ranges.iter().filter(|range| is_guarded(range)).filter_map(class_of_range);
+    let grace = Limits::from_environment().absence_grace;
+    let doubts = grace.as_millis().div_ceil(DISTRUST_DELAY.as_millis());
+    replica.set_doubt(guarded.map(str::to_owned).collect(), u32::try_from(doubts).unwrap_or(u32::MAX));
     let follower = Follower { options, ranges, replica, sender };
     tokio::spawn(follower.run());
     feed
@@ -54,6 +60,8 @@ enum Ended {
     Protocol(#[from] ProtocolError),
     #[error("{0}")]
     Left(String),
+    #[error("its snapshot is not applied: {0}")]
+    Distrusted(String),
     #[error("no answer in {} s", .0.as_secs())]
     Silent(Duration),
 }
@@ -63,14 +71,21 @@ impl Follower {
         let mut backoff = Backoff::default();
         let mut lost = None;
         loop {
+            let delay;
             let mut reason = match self.options.hubs.addresses(lost).await {
                 Ok(addresses) => {
                     let mut reason = String::new();
-                    let mut served = false;
+                    let (mut served, mut distrusted) = (false, false);
                     for address in addresses {
                         let ended = self.attempt(address, &mut served).await;
                         if let Ended::Unwanted = ended {
                             return;
+                        }
+                        if let Ended::Distrusted(_) = ended {
+                            tracing::error!(hub = %address, reason = %ended, "the hub may read the wrong datastore");
+                            reason = format!("hub {address}: {ended}");
+                            (lost, distrusted) = (Some(address), true);
+                            break;
                         }
                         if served {
                             tracing::info!(hub = %address, reason = %ended, "the hub is lost; going to another");
@@ -80,14 +95,18 @@ impl Follower {
                         tracing::debug!(hub = %address, reason = %ended, "the hub cannot be used; trying the next");
                         reason = format!("hub {address}: {ended}");
                     }
-                    if served {
+                    if served && !distrusted {
                         backoff.reset();
                         tokio::time::sleep(SPREAD.mul_f64(rand::random_range(0.0..=1.0))).await;
                         continue;
                     }
+                    delay = if distrusted { DISTRUST_DELAY } else { backoff.pause() };
                     reason
                 }
-                Err(reason) => reason,
+                Err(reason) => {
+                    delay = backoff.pause();
+                    reason
+                }
             };
             if reason.is_empty() {
                 reason = "there is no hub".to_owned();
@@ -98,7 +117,7 @@ impl Follower {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(backoff.pause()) => {}
+                () = tokio::time::sleep(delay) => {}
                 () = self.sender.closed() => return,
             }
         }
@@ -144,6 +163,9 @@ impl Follower {
             };
             let frame = frame.map_err(|_| Ended::Silent(self.options.read))??;
             let reaction = self.replica.hear(FromHub::read(frame)?)?;
+            if let Some(reason) = reaction.distrust {
+                return Err(Ended::Distrusted(reason));
+            }
             if let Some(reason) = reaction.leave {
                 return Err(Ended::Left(reason));
             }

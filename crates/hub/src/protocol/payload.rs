@@ -1,11 +1,14 @@
 //! Records as they travel: many in one piece, compressed if that makes them smaller.
 
 use super::{MOST_FROM_HUB, Record};
-use bytes::Bytes;
-use prost::Message;
+use bytes::{Buf, Bytes};
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{DecodeError, Message};
 
 /// Of zstd: the fastest are good enough, since each piece is compressed once and sent often.
 const LEVEL: i32 = 1;
+/// Records of one piece. A hub sends 1 MiB of keys and values at most together, and a key is longer than 16 bytes.
+pub const MAX_PAYLOAD_RECORDS: usize = (1 << 20) / 16;
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Payload {
@@ -26,10 +29,12 @@ struct Records {
 pub enum PayloadError {
     #[error("content of {length} bytes; at most {MOST_FROM_HUB} are taken")]
     TooLong { length: usize },
+    #[error("content of {count} records; at most {MAX_PAYLOAD_RECORDS} are taken")]
+    TooMany { count: usize },
     #[error("content that cannot be decompressed: {0}")]
     Compression(std::io::Error),
     #[error("content that is no list of records: {0}")]
-    Records(#[from] prost::DecodeError),
+    Records(#[from] DecodeError),
 }
 
 impl Payload {
@@ -52,10 +57,43 @@ impl Payload {
             0 => self.content.clone(),
             _ => zstd::bulk::decompress(&self.content, length).map_err(PayloadError::Compression)?.into(),
         };
+        // Before they are decoded: a record of two bytes takes fifty times as much in memory.
+        let count = count_fields(raw.clone())?;
+        if count > MAX_PAYLOAD_RECORDS {
+            return Err(PayloadError::TooMany { count });
+        }
         Ok(Records::decode(raw)?.records)
     }
 
     pub fn raw_bytes(&self) -> usize {
         usize::try_from(self.raw_length).unwrap_or(usize::MAX).max(self.content.len())
+    }
+}
+
+/// The fields of a message, whatever they are.
+fn count_fields(mut message: Bytes) -> Result<usize, DecodeError> {
+    let mut count = 0;
+    while message.has_remaining() {
+        let (tag, wire_type) = decode_key(&mut message)?;
+        skip_field(wire_type, tag, &mut message, DecodeContext::default())?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_two_bytes_are_counted_first() {
+        let fits = Payload::of(vec![Record::default(); MAX_PAYLOAD_RECORDS]);
+        assert_eq!(fits.records().unwrap().len(), MAX_PAYLOAD_RECORDS);
+        let more = Payload::of(vec![Record::default(); MAX_PAYLOAD_RECORDS + 1]);
+        let error = more.records().unwrap_err();
+        assert!(
+            matches!(error, PayloadError::TooMany { count } if count == MAX_PAYLOAD_RECORDS + 1),
+            "{error}"
+        );
     }
 }

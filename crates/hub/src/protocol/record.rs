@@ -5,6 +5,7 @@ use prost::{Enumeration, Message};
 use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
 use tortie_model::{FeedEvent, KeyRange, Kind, Revision, Value};
+use tortie_store::collection_prefix;
 use tortie_sync::Heard;
 use tortie_sync::record::FormatError;
 use tortie_sync::record::json::{key_from_json, key_to_json};
@@ -108,12 +109,22 @@ pub fn from_record(record: &Record) -> Result<FeedEvent, FormatError> {
 
 /// What is watched together, by the key of one of them: revisions within a class come in their order.
 pub fn class_of(key: &str) -> Option<String> {
-    let json: Json = serde_json::from_str(key).ok()?;
-    let fields = json.as_object()?;
+    class_of_json(&serde_json::from_str(key).ok()?)
+}
+
+fn class_of_json(key: &Json) -> Option<String> {
+    let fields = key.as_object()?;
     match fields.get(KIND) {
         Some(kind) => kind.as_str().map(str::to_owned),
         None => fields.keys().next().cloned(),
     }
+}
+
+/// Returns the class of a key and the name prefix of its collection: a class can be the union of collections.
+pub fn collection_of(key: &str) -> Option<(String, &'static str)> {
+    let json: Json = serde_json::from_str(key).ok()?;
+    let prefix = key_from_json(&json).map_or("", |key| collection_prefix(&key));
+    class_of_json(&json).map(|class| (class, prefix))
 }
 
 /// What the keys of all resources of a kind begin with.

@@ -16,6 +16,10 @@ impl Holding {
         self.digests.is_empty()
     }
 
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.digests.keys().map(AsRef::as_ref)
+    }
+
     pub fn sum(&self) -> Sum {
         self.sum
     }

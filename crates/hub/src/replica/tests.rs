@@ -6,17 +6,21 @@ use tortie_model::{Key, KeyRange, Kind, Value};
 use tortie_sync::Heard;
 
 fn ledger(epoch: u64, names: &[(&str, u64)], reached: u64) -> Ledger {
-    let range = KeyRange::all(Kind::Tier);
+    ledger_of(Kind::Tier, epoch, names, reached)
+}
+
+fn ledger_of(kind: Kind, epoch: u64, names: &[(&str, u64)], reached: u64) -> Ledger {
+    let range = KeyRange::all(kind);
     let mut ledger = Ledger::new(epoch, std::slice::from_ref(&range), Limits::default());
-    ledger.hear(names.iter().map(|(name, revision)| put(name, *revision)));
+    ledger.hear(names.iter().map(|(name, revision)| put(kind, name, *revision)));
     ledger.hear([Heard::Reached { range, revision: reached.into() }, Heard::Event(FeedEvent::InSync)]);
     ledger
 }
 
-fn put(name: &str, revision: u64) -> Heard {
-    let key = Key::resource(Kind::Tier, "", name);
+fn put(kind: Kind, name: &str, revision: u64) -> Heard {
+    let key = Key::resource(kind, "", name);
     let text = format!(
-        r#"{{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
+        r#"{{"kind":"{kind}","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
     );
     let value = Value::decode(&key, text.as_bytes()).unwrap();
     Heard::Event(FeedEvent::Put { key, value, revision: revision.into() })
@@ -94,6 +98,33 @@ fn a_hub_that_is_behind_is_waited_for_and_believed_when_it_stays_so() {
 }
 
 #[test]
+fn an_empty_hub_is_believed_after_some_snapshots() {
+    let mut replica = replica();
+    replica.set_doubt(vec!["Tier".to_owned()], 2);
+    meet(&mut replica, &ledger(1, &[("a", 1), ("b", 2)], 2), false).unwrap();
+    let empty = ledger(2, &[], 5);
+    for _ in 0..2 {
+        assert_eq!(meet(&mut replica, &empty, false).unwrap(), [""; 0], "nothing is deleted");
+    }
+    let mut deleted = meet(&mut replica, &empty, false).unwrap();
+    deleted.sort();
+    assert_eq!(deleted, ["-a", "-b"]);
+}
+
+#[test]
+fn a_lost_collection_is_doubted_beside_another() {
+    let kind = Kind::GlobalNetworkPolicy;
+    let mut replica = Replica::new("n", vec![kind.name().to_owned()]);
+    replica.set_doubt(vec![kind.name().to_owned()], 1);
+    let derived = [("kcnp.a", 1), ("kcnp.b", 2)];
+    let both = ledger_of(kind, 1, &[derived[0], derived[1], ("deny", 3)], 3);
+    meet(&mut replica, &both, false).unwrap();
+    let partial = ledger_of(kind, 2, &derived, 5);
+    assert_eq!(meet(&mut replica, &partial, false).unwrap(), [""; 0], "nothing is deleted");
+    assert_eq!(meet(&mut replica, &partial, false).unwrap(), ["-deny"]);
+}
+
+#[test]
 fn nothing_counts_that_came_in_the_wrong_order() {
     let mut replica = replica();
     let changes = |sequence| {
@@ -122,4 +153,46 @@ fn nothing_counts_that_came_in_the_wrong_order() {
     assert!(replica.hear(from_hub::What::Bucket(bucket)).is_err());
     let reaction = replica.hear(from_hub::What::Refused(Refused { reason: "full".to_owned() })).unwrap();
     assert_eq!(reaction.leave.as_deref(), Some("full"));
+}
+
+/// A part of the bucket that the key belongs to, with an entry of so many bytes, and another part to come.
+fn part(key: &str, bytes: usize) -> from_hub::What {
+    let value = vec![0; bytes].into();
+    let record = Record { key: key.to_owned(), revision: "9".to_owned(), value, ..Record::default() };
+    let records = protocol::Payload::of(vec![record]);
+    from_hub::What::Bucket(protocol::Bucket { index: bucket_of(key) as u32, changed: 0, more: true, records })
+}
+
+#[test]
+fn an_unfinished_bucket_is_bounded() {
+    const PART: usize = 8 << 20;
+    let mut replica = replica();
+    replica.hear(from_hub::What::Begin(protocol::Begin { sequence: 5, status: None })).unwrap();
+    for _ in 0..transfer::MAX_BUCKET_BYTES / PART - 1 {
+        replica.hear(part("a", PART)).unwrap();
+    }
+    let error = replica.hear(part("a", PART)).unwrap_err();
+    assert!(matches!(error, ProtocolError::Oversized { what: "bucket", .. }), "{error}");
+    // The next connection begins with nothing of it.
+    replica.hello();
+    assert!(replica.transfer.is_none());
+}
+
+#[test]
+fn an_unfinished_transfer_is_bounded() {
+    let received = |bytes| Received { index: 0, changed: 0, gone: Vec::new(), news: Vec::new(), bytes };
+    let mut transfer = Transfer::new(1, Status::default());
+    transfer.keep(received(transfer::MAX_TRANSFER_BYTES)).unwrap();
+    let error = transfer.keep(received(1)).unwrap_err();
+    assert!(matches!(error, ProtocolError::Oversized { what: "transfer", .. }), "{error}");
+
+    let mut transfer = Transfer::new(1, Status::default());
+    let holdings: Vec<Holding> = (0..BUCKETS).map(|_| Holding::default()).collect();
+    let empty =
+        || protocol::Bucket { index: 7, changed: 0, more: false, records: protocol::Payload::of(Vec::new()) };
+    for _ in 0..BUCKETS {
+        let received = transfer.receive(&empty(), &holdings).unwrap().unwrap();
+        transfer.keep(received).unwrap();
+    }
+    assert!(transfer.receive(&empty(), &holdings).is_err(), "the same bucket again and again");
 }

@@ -1,12 +1,13 @@
-//! Accepts connections, up to a number in all and, of those that have not said who they are, of each source.
+//! Accepts connections, up to a number in all and of each source.
 
 use super::serve::{self, Ended};
+use super::sources::{SourceCounts, SourceSlot};
 use super::{BEAT, Shared};
 use crate::tls::ServerTls;
-use std::collections::HashMap;
+use socket2::SockRef;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -15,9 +16,13 @@ use tokio::time::timeout;
 /// After a connection could not be accepted, at first and at most: descriptors may be short.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// What the kernel keeps for a client that does not read, beside what the client's own window holds.
+const MAX_UNSENT_BYTES: u32 = 128 << 10;
 
 pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc<ServerTls>>) {
-    let (mut tasks, strangers) = (JoinSet::new(), Arc::new(Strangers::default()));
+    let options = &shared.options;
+    let strangers = SourceCounts::new(options.handshakes, options.handshakes_of_one);
+    let mut tasks = JoinSet::new();
     let (mut pause, mut tick) = (None, tokio::time::interval(BEAT));
     let heartbeat = shared.liveness.part("SyncServer");
     loop {
@@ -44,12 +49,8 @@ pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc
         while tasks.try_join_next().is_some() {}
         let source = from.ip().to_canonical();
         shared.metrics.accepted.inc();
-        let options = &shared.options;
-        let stranger = match tasks.len() < options.connections {
-            true => strangers.clone().enter(source, options.handshakes, options.handshakes_of_one),
-            false => None,
-        };
-        let Some(stranger) = stranger else {
+        let has_room = tasks.len() < options.connections;
+        let Some(stranger) = has_room.then(|| strangers.enter(source)).flatten() else {
             shared.metrics.refused("full");
             shared.complaints.note(
                 "too many connections: a new one was closed",
@@ -67,15 +68,16 @@ async fn attend(
     stream: TcpStream,
     tls: Option<Arc<ServerTls>>,
     source: IpAddr,
-    stranger: Stranger,
+    stranger: SourceSlot,
 ) {
     // A connection that is gone again already says so when it is read.
     let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
     shared.metrics.active.inc();
     let ended = match tls {
-        None => serve::serve(&shared, stream, stranger).await,
+        None => serve::serve(&shared, stream, source, stranger).await,
         Some(tls) => match timeout(shared.options.handshake, tls.accept(stream)).await {
-            Ok(Ok(stream)) => serve::serve(&shared, stream, stranger).await,
+            Ok(Ok(stream)) => serve::serve(&shared, stream, source, stranger).await,
             Ok(Err(error)) => Ended::Untrusted(error),
             Err(_) => Ended::Silent,
         },
@@ -104,65 +106,16 @@ async fn attend(
             shared.metrics.refused("unserved");
             shared.complaints.note("a client cannot be served", source, reason);
         }
-        Ended::Slow | Ended::Dead => {
+        Ended::Crowded => {
+            shared.metrics.refused("source");
+            shared.complaints.note("a client cannot be served", source, &ended);
+        }
+        Ended::Slow | Ended::Dead | Ended::Evicted | Ended::NoRoom => {
+            if let Ended::Evicted = ended {
+                shared.metrics.evicted.inc();
+            }
             shared.metrics.dropped.inc();
             shared.complaints.note("a client was disconnected", source, &ended);
         }
-    }
-}
-
-/// Connections that have not said who they are.
-#[derive(Debug, Default)]
-struct Strangers(Mutex<HashMap<IpAddr, usize>>);
-
-/// One of them; known or gone when this is dropped.
-#[derive(Debug)]
-pub struct Stranger {
-    strangers: Arc<Strangers>,
-    source: IpAddr,
-}
-
-impl Strangers {
-    fn enter(self: Arc<Strangers>, source: IpAddr, most: usize, most_of_one: usize) -> Option<Stranger> {
-        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_source = sources.get(&source).copied().unwrap_or_default();
-        if of_source >= most_of_one || sources.values().sum::<usize>() >= most {
-            return None;
-        }
-        sources.insert(source, of_source + 1);
-        drop(sources);
-        Some(Stranger { strangers: self, source })
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let mut sources = self.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = sources.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                sources.remove(&self.source);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn strangers_of_one_source_leave_room_for_others() {
-        let strangers = Arc::new(Strangers::default());
-        let [one, two]: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
-        let enter = |source| strangers.clone().enter(source, 5, 3);
-        let mut held: Vec<Stranger> = (0..3).map(|_| enter(one).unwrap()).collect();
-        assert!(enter(one).is_none());
-        held.extend((0..2).map(|_| enter(two).unwrap()));
-        assert!(enter(two).is_none(), "five in all");
-        held.remove(0);
-        assert!(enter(one).is_some());
-        drop(held);
-        assert!(strangers.0.lock().unwrap().is_empty());
     }
 }

@@ -21,6 +21,9 @@ pub struct Metrics {
     registry: Registry,
     pub accepted: Counter,
     pub dropped: Counter,
+    /// Of the dropped, those that made room in the budget of buffers.
+    pub evicted: Counter,
+    buffered: Gauge,
     pub active: Gauge,
     streaming: Family<Labels, Gauge>,
     refused: Family<Labels, Counter>,
@@ -69,6 +72,8 @@ impl Metrics {
             registry: Registry::default(),
             accepted: Counter::default(),
             dropped: Counter::default(),
+            evicted: Counter::default(),
+            buffered: Gauge::default(),
             active: Gauge::default(),
             streaming: Family::default(),
             refused: Family::default(),
@@ -157,6 +162,12 @@ impl Metrics {
             m.openings.clone(),
         );
         r.register("tortie_hub_refused", "Connections that were not served, by reason", m.refused.clone());
+        r.register(
+            "tortie_hub_evicted_clients",
+            "Clients that were disconnected because all buffers together were as large as MaxBufferBytes",
+            m.evicted.clone(),
+        );
+        r.register("tortie_hub_buffered_bytes", "Bytes that are on their way to clients", m.buffered.clone());
         r.register("tortie_hub_sent_bytes", "Bytes sent to clients", m.bytes.clone());
         r.register("tortie_hub_log_bytes", "Size of the log of changes", m.log_bytes.clone());
         r.register(
@@ -196,6 +207,10 @@ impl Metrics {
         let gauge = self.streaming.get_or_create(&[("syncer", "felix")]).clone();
         gauge.inc();
         Streaming(gauge)
+    }
+
+    pub fn set_buffered(&self, bytes: usize) {
+        self.buffered.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     pub fn refused(&self, reason: &'static str) {

@@ -1,11 +1,14 @@
 //! One client, from its first byte to its last. It costs a small task and no queue; when it is slow, only it waits.
 
 use super::Shared;
-use super::accept::Stranger;
+use super::buffer_budget::BufferShare;
+use super::frame_queue::FrameQueue;
+use super::sources::SourceSlot;
 use crate::frames::{FrameReader, ReadError};
-use crate::protocol::{FromClient, MOST_FROM_CLIENT, ProtocolError, Refused, from_client, from_hub};
+use crate::protocol::{FromClient, Hello, MOST_FROM_CLIENT, ProtocolError, Refused, from_client, from_hub};
 use crate::session::{BUDGET, Next, Opening, Session};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,6 +40,12 @@ pub enum Ended {
     Slow,
     #[error("it did not answer in time")]
     Dead,
+    #[error("its address has as many clients as one may have (MaxConnectionsPerSource)")]
+    Crowded,
+    #[error("it does not read, and what is on its way to all clients is as much as may be (MaxBufferBytes)")]
+    Evicted,
+    #[error("there was no room in time for what it is to be sent (MaxBufferBytes)")]
+    NoRoom,
 }
 
 impl From<ReadError> for Ended {
@@ -51,11 +60,12 @@ impl From<ReadError> for Ended {
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Shared,
     stream: S,
-    stranger: Stranger,
+    source: IpAddr,
+    stranger: SourceSlot,
 ) -> Ended {
     let reader = FrameReader::new(MOST_FROM_CLIENT, ROOM);
     let mut client = Client { shared, stream, reader, wake: shared.sequence.subscribe() };
-    match client.run(stranger).await {
+    match client.run(source, stranger).await {
         Ok(never) => match never {},
         Err(ended) => ended,
     }
@@ -71,9 +81,11 @@ struct Client<'a, S> {
 /// Serving a client never ends well.
 enum Never {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
-    async fn run(&mut self, stranger: Stranger) -> Result<Never, Ended> {
-        let mut session = self.open(stranger).await?;
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
+    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<Never, Ended> {
+        let hello = self.greet(stranger).await?;
+        let _slot = self.enter(source).await?;
+        let mut session = self.open(hello).await?;
         let place = self.shared.clients.enter();
         let (mut heard, began) = (Instant::now(), Instant::now());
         let mut ping = heard + self.ping_pause();
@@ -89,7 +101,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             self.wake.mark_unchanged();
             let looked = Instant::now();
             let followed = session.is_following();
-            let (frames, next) = self.gather(&mut session);
+            let (frames, share, next) = self.gather_within_budget(&mut session, &mut ping).await?;
+            // While it waited for room, nobody listened to it.
+            heard += looked.elapsed();
             if !frames.is_empty() {
                 self.shared.metrics.gathered(looked.elapsed());
                 match session.is_following() {
@@ -98,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                     _ => {}
                 }
             }
-            self.write(&frames).await?;
+            self.write_share(frames, share).await?;
             if let Some(woken) = woken.take_if(|_| matches!(next, Next::Wait)) {
                 self.shared.metrics.caught_up(woken.elapsed());
             }
@@ -129,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                         }
                         from_client::What::Digests(digests) => {
                             let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
-                            self.write(&[begin]).await?;
+                            self.write(vec![begin]).await?;
                         }
                         from_client::What::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
                     }
@@ -144,11 +158,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                     if now >= ping {
                         asked.get_or_insert(now);
                         ping = now + self.ping_pause();
-                        self.write(&[from_hub::What::Ping(()).frame()]).await?;
+                        self.write(vec![from_hub::What::Ping(()).frame()]).await?;
                     }
                 }
                 () = place.asked() => {
-                    self.write(&[from_hub::What::Leave(()).frame()]).await?;
+                    self.write(vec![from_hub::What::Leave(()).frame()]).await?;
                     // It has been told; whether it hears of the end too makes no difference.
                     let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
                     return Err(Ended::Asked);
@@ -162,7 +176,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
         self.shared.options.ping.mul_f64(rand::random_range(0.9..=1.1))
     }
 
-    async fn open(&mut self, stranger: Stranger) -> Result<Session, Ended> {
+    /// Waits for the first word of the client, for which it counts as a stranger.
+    async fn greet(&mut self, stranger: SourceSlot) -> Result<Hello, Ended> {
         let deadline = Instant::now() + self.shared.options.handshake;
         let frame =
             timeout_at(deadline, self.reader.next(&mut self.stream)).await.map_err(|_| Ended::Silent)??;
@@ -170,6 +185,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             return Err(ProtocolError::Unexpected("no hello at the beginning").into());
         };
         drop(stranger);
+        Ok(hello)
+    }
+
+    /// Counts the client among those of its source. One too many is sent away with the reason, so that it goes to another hub.
+    async fn enter(&mut self, source: IpAddr) -> Result<SourceSlot, Ended> {
+        if let Some(slot) = self.shared.sources.enter(source) {
+            return Ok(slot);
+        }
+        self.refuse(Ended::Crowded.to_string()).await?;
+        Err(Ended::Crowded)
+    }
+
+    async fn refuse(&mut self, reason: String) -> Result<(), Ended> {
+        let limit = self.shared.options.handshake;
+        let refused = self.write(vec![from_hub::What::Refused(Refused { reason }).frame()]);
+        timeout(limit, refused).await.map_err(|_| Ended::Slow)?
+    }
+
+    async fn open(&mut self, hello: Hello) -> Result<Session, Ended> {
         let patience = Instant::now() + self.shared.options.catch_up;
         loop {
             let opening = match self.shared.draining.load(Ordering::Relaxed) {
@@ -179,22 +213,55 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
             match opening {
                 Opening::Served { session, first } => {
                     self.shared.metrics.opened(&session);
-                    self.write(&first).await?;
+                    self.write(first).await?;
                     tracing::debug!(node = hello.node, "a client is served");
                     return Ok(session);
                 }
                 Opening::Behind => tokio::time::sleep(LOOK).await,
                 Opening::Refused(reason) => {
-                    self.write(&[from_hub::What::Refused(Refused { reason: reason.clone() }).frame()])
-                        .await?;
+                    self.refuse(reason.clone()).await?;
                     return Err(Ended::Refused(format!("{}: {reason}", hello.node)));
                 }
             }
         }
     }
 
-    /// What there is to send now, up to about the budget, and what comes after it.
+    /// What there is to send now, and the client's share of the budget for it. While there is no room, nothing is held for the
+    /// client: the session stays where it was.
+    async fn gather_within_budget(
+        &mut self,
+        session: &mut Session,
+        ping: &mut Instant,
+    ) -> Result<(Vec<Bytes>, Option<BufferShare<'a>>, Next), Ended> {
+        let shared = self.shared;
+        let deadline = Instant::now() + shared.options.write;
+        loop {
+            let before = session.clone();
+            let (frames, next) = self.gather(session);
+            if frames.is_empty() {
+                return Ok((frames, None, next));
+            }
+            let bytes = frames.iter().map(Bytes::len).sum();
+            if let Some(share) = shared.budget.reserve(bytes, &shared.metrics) {
+                return Ok((frames, Some(share), next));
+            }
+            *session = before;
+            drop(frames);
+            while timeout_at(deadline.min(*ping), shared.budget.make_room(bytes)).await.is_err() {
+                let now = Instant::now();
+                if now >= deadline {
+                    return Err(Ended::NoRoom);
+                }
+                // It would take silence for the end of the hub.
+                *ping = now + self.ping_pause();
+                self.write(vec![from_hub::What::Ping(()).frame()]).await?;
+            }
+        }
+    }
+
+    /// What there is to send now, up to about the client's part of the budget, and what comes after it.
     fn gather(&self, session: &mut Session) -> (Vec<Bytes>, Next) {
+        let limit = self.shared.budget.share_of(self.shared.clients.len(), BUDGET);
         let (mut frames, mut bytes) = (Vec::new(), 0);
         loop {
             let next = session.next(&self.shared.ledger());
@@ -210,26 +277,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<'_, S> {
                 }
             }
             bytes += frames[from..].iter().map(Bytes::len).sum::<usize>();
-            if bytes >= BUDGET {
+            if bytes >= limit {
                 return (frames, Next::Send(Vec::new()));
             }
         }
     }
 
-    async fn write(&mut self, frames: &[Bytes]) -> Result<(), Ended> {
-        let bytes = match frames {
-            [] => return Ok(()),
-            [one] => one.clone(),
-            more => more.concat().into(),
-        };
+    async fn write_share(&mut self, frames: Vec<Bytes>, share: Option<BufferShare<'_>>) -> Result<(), Ended> {
+        let Some(share) = share else { return Ok(()) };
+        tokio::select! {
+            written = self.write_noting(frames, || share.note_progress()) => written,
+            () = share.evicted() => Err(Ended::Evicted),
+        }
+    }
+
+    async fn write(&mut self, frames: Vec<Bytes>) -> Result<(), Ended> {
+        self.write_noting(frames, || {}).await
+    }
+
+    /// `note_progress` is called whenever the client took something.
+    async fn write_noting(&mut self, frames: Vec<Bytes>, note_progress: impl Fn()) -> Result<(), Ended> {
+        let mut queue = FrameQueue::new(frames);
+        let bytes = queue.remaining();
         let began = Instant::now();
         let written = async {
-            self.stream.write_all(&bytes).await?;
+            while queue.has_remaining() {
+                if self.stream.write_buf(&mut queue).await? == 0 {
+                    return Err(std::io::ErrorKind::WriteZero.into());
+                }
+                note_progress();
+            }
             self.stream.flush().await
         };
         let written = timeout(self.shared.options.write, written).await.map_err(|_| Ended::Slow)?;
         written.map_err(|_| Ended::Closed)?;
-        self.shared.metrics.written(bytes.len(), began.elapsed());
+        self.shared.metrics.written(bytes, began.elapsed());
         Ok(())
     }
 }

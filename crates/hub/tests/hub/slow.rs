@@ -66,3 +66,34 @@ async fn stalled_clients_delay_nobody_and_are_disconnected(store: Store) {
     crawl.abort();
     drop(stalled);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_clients_share_one_budget() {
+    const BUDGET: usize = 1 << 20;
+    let store = Store::embedded().await;
+    for number in 0..40 {
+        store.put_with(&format!("t{number}"), &noise(100_000)).await;
+    }
+    let options = Options { buffers: BUDGET, write: Duration::from_secs(600), ..Options::default() };
+    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let mut stalled = Vec::new();
+    for _ in 0..20 {
+        stalled.push(connect(&hub).await);
+    }
+    let number = |name: &str| -> usize {
+        let text = hub.hub.metrics().text();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        line.and_then(|line| line.trim().parse().ok()).unwrap_or_default()
+    };
+    eventually_async("the slowest make room for the others", async || {
+        assert!(number("tortie_hub_buffered_bytes ") <= BUDGET);
+        number("tortie_hub_evicted_clients_total ") >= 5
+    })
+    .await;
+    let node = Node::follow(&[&hub]);
+    node.knows(&store).await;
+    drop(stalled);
+    eventually_async("what they held is free", async || number("tortie_hub_buffered_bytes ") == 0).await;
+    store.put("after").await;
+    node.knows(&store).await;
+}

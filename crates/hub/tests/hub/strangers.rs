@@ -3,7 +3,8 @@
 use crate::world::{Node, Running, Store};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tortie_hub::replica::Replica;
 use tortie_hub::server::Options;
 use tortie_testkit::eventually_async;
 
@@ -122,4 +123,36 @@ async fn a_full_hub_closes_and_takes_again() {
     let three = Node::follow(&[&hub]);
     three.knows(&store).await;
     assert_eq!(hub.hub.clients(), 2);
+}
+
+/// A client at an address of the loopback that has said hello and reads nothing.
+async fn client_at(hub: &Running, source: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{source}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(hub.address).await.unwrap();
+    stream.write_all(&Replica::new("n", vec!["Tier".to_owned()]).hello().frame()).await.unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_one_source_leave_room_for_others() {
+    let store = Store::embedded().await;
+    let options = Options { connections_of_one: 3, ..Options::default() };
+    let hub = Running::at(&store, "127.0.0.1:0", options).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(client_at(&hub, "127.0.0.2").await);
+    }
+    eventually_async("the three are served", async || hub.hub.clients() == 3).await;
+    for _ in 0..20 {
+        assert!(is_closed(client_at(&hub, "127.0.0.2").await).await);
+    }
+    let refused = hub.hub.metrics().text();
+    assert!(refused.contains("tortie_hub_refused_total{reason=\"source\"} 20\n"), "{refused}");
+    let node = Node::follow(&[&hub]);
+    node.knows(&store).await;
+    drop(held);
+    eventually_async("the three have gone", async || hub.hub.clients() == 1).await;
+    let _again = client_at(&hub, "127.0.0.2").await;
+    eventually_async("the source is served again", async || hub.hub.clients() == 2).await;
 }

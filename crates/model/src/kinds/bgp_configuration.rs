@@ -7,6 +7,7 @@ use super::shared::{
 use crate::names::DEFAULT;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, Duration, StringEnum, is_default};
+use crate::schema::forms;
 use crate::validation::{Checker, Family, Interval};
 use crate::{Kind, Object, Spec, string_enum};
 use schemars::JsonSchema;
@@ -22,6 +23,9 @@ string_enum! {
     pub enum BindMode { None, NodeIP }
 }
 
+/// Networks of services of one sort. The schema has the same bound, without which Kubernetes would check none of them.
+const MAX_SERVICE_BLOCKS: usize = 10_000;
+
 pub type BGPConfiguration = Object<BGPConfigurationSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,10 +40,13 @@ pub struct BGPConfigurationSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub as_number: Option<ASNumber>,
     #[serde(rename = "serviceLoadBalancerIPs", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub service_load_balancer_ips: Vec<ServiceIPBlock>,
     #[serde(rename = "serviceExternalIPs", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub service_external_ips: Vec<ServiceIPBlock>,
     #[serde(rename = "serviceClusterIPs", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub service_cluster_ips: Vec<ServiceIPBlock>,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Enabled"))]
@@ -60,11 +67,13 @@ pub struct BGPConfigurationSpec {
     #[serde(skip_serializing_if = "is_default")]
     pub bind_mode: BindMode,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::interface_globs", extend("x-kubernetes-list-type" = "set"))]
     pub ignored_interfaces: Vec<String>,
     #[serde(rename = "localWorkloadPeeringIPV4", skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::optional_ipv4")]
     pub local_workload_peering_ip_v4: String,
     #[serde(rename = "localWorkloadPeeringIPV6", skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::optional_ipv6")]
     pub local_workload_peering_ip_v6: String,
     #[serde(skip_serializing_if = "is_default")]
     pub program_cluster_routes: ProgramClusterRoutes,
@@ -79,31 +88,37 @@ pub struct BGPConfigurationSpec {
 /// Addresses of services that may be announced.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["cidr"]))]
 pub struct ServiceIPBlock {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::masked_network_or_address")]
     pub cidr: String,
 }
 
 /// A name for a community, to be used in prefix advertisements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["name", "value"]))]
 pub struct Community {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::name")]
     pub name: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(regex(pattern = r"^(\d+):(\d+)$|^(\d+):(\d+):(\d+)$"))]
+    #[schemars(schema_with = "forms::community")]
     pub value: String,
 }
 
 /// Communities that routes inside a prefix carry.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["cidr", "communities"]))]
 pub struct PrefixAdvertisement {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::masked_network_or_address")]
     pub cidr: String,
     /// Values, or names that `communities` defines.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 50))]
+    #[schemars(schema_with = "forms::communities_or_names")]
     pub communities: Vec<String>,
 }
 
@@ -172,6 +187,7 @@ impl BGPConfigurationSpec {
 
     fn check_services(&self, at: &Checker<'_>) {
         for (key, blocks) in self.service_blocks() {
+            at.field(key).max_items(blocks, MAX_SERVICE_BLOCKS);
             for (at, block) in at.field(key).each(blocks) {
                 at.field("cidr").net(&block.cidr);
             }

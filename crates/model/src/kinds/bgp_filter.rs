@@ -4,10 +4,12 @@ use super::cel_settings;
 use super::shared::{MAX_ROUTE_PRIORITY, check_community};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, is_default};
+use crate::schema::{forms, make_structural, patterns};
 use crate::validation::{Checker, Family, Interval};
 use crate::{Kind, Object, Spec, string_enum};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 string_enum! {
     pub enum BGPFilterAction { Accept, Reject }
@@ -28,20 +30,50 @@ string_enum! {
     pub enum BGPFilterPeerType { External = "eBGP", Internal = "iBGP" }
 }
 
+/// Rules of one list. The schema has the same bound, without which Kubernetes would check none of them.
+const MAX_FILTER_RULES: usize = 10_000;
+/// Characters of a network, and bits of a prefix.
+const V4_LIMITS: (usize, i32) = (18, 32);
+const V6_LIMITS: (usize, i32) = (43, 128);
+
 pub type BGPFilter = Object<BGPFilterSpec>;
 
 /// Rules are tried in order; the first that matches decides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(transform = describe_families)]
 pub struct BGPFilterSpec {
     #[serde(rename = "exportV4", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub export_v4: Vec<BGPFilterRule>,
     #[serde(rename = "importV4", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub import_v4: Vec<BGPFilterRule>,
     #[serde(rename = "exportV6", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub export_v6: Vec<BGPFilterRule>,
     #[serde(rename = "importV6", skip_serializing_if = "is_default")]
+    #[schemars(length(max = 10000))]
     pub import_v6: Vec<BGPFilterRule>,
+}
+
+/// Puts into the schema what is true of the rules of one family only.
+fn describe_families(schema: &mut Schema) {
+    for (key, pattern, max_chars, max_length) in [
+        ("exportV4", patterns::ipv4_network(), V4_LIMITS.0, V4_LIMITS.1),
+        ("importV4", patterns::ipv4_network(), V4_LIMITS.0, V4_LIMITS.1),
+        ("exportV6", patterns::ipv6_network(), V6_LIMITS.0, V6_LIMITS.1),
+        ("importV6", patterns::ipv6_network(), V6_LIMITS.0, V6_LIMITS.1),
+    ] {
+        let Some(rule) = schema.pointer_mut(&format!("/properties/{key}/items/properties")) else { continue };
+        rule["cidr"]["maxLength"] = json!(max_chars);
+        rule["cidr"]["pattern"] = json!(patterns::optional(&pattern));
+        make_structural(&mut rule["prefixLength"]);
+        for bound in ["min", "max"] {
+            make_structural(&mut rule["prefixLength"]["properties"][bound]);
+            rule["prefixLength"]["properties"][bound]["maximum"] = json!(max_length);
+        }
+    }
 }
 
 /// All that is given must match.
@@ -50,14 +82,14 @@ pub struct BGPFilterSpec {
 #[schemars(extend("required" = ["action"], "x-kubernetes-validations" = cel_settings::bgp_filter_rule()))]
 pub struct BGPFilterRule {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 43))]
+    #[schemars(schema_with = "forms::optional_masked_network")]
     pub cidr: String,
     #[serde(skip_serializing_if = "is_default")]
     pub prefix_length: Option<BGPFilterPrefixLength>,
     #[serde(skip_serializing_if = "is_default")]
     pub source: BGPFilterSource,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 15))]
+    #[schemars(regex(pattern = "^[a-zA-Z0-9_.*-]{0,15}$"))]
     pub interface: String,
     #[serde(skip_serializing_if = "is_default")]
     pub match_operator: BGPFilterMatchOperator,
@@ -91,7 +123,7 @@ pub struct BGPFilterPrefixLength {
 #[serde(default)]
 #[schemars(extend("required" = ["values"]))]
 pub struct BGPFilterCommunities {
-    #[schemars(length(min = 1, max = 1))]
+    #[schemars(schema_with = "forms::communities", length(min = 1, max = 1))]
     pub values: Vec<String>,
 }
 
@@ -112,6 +144,7 @@ pub struct BGPFilterOperation {
 #[serde(default)]
 #[schemars(extend("required" = ["value"]))]
 pub struct AddCommunity {
+    #[schemars(schema_with = "forms::community")]
     pub value: String,
 }
 
@@ -144,6 +177,7 @@ impl Spec for BGPFilterSpec {
             ("exportV6", &spec.export_v6, Family::V6),
             ("importV6", &spec.import_v6, Family::V6),
         ] {
+            at.field(key).max_items(rules, MAX_FILTER_RULES);
             for (at, rule) in at.field(key).each(rules) {
                 rule.check(&at, family);
             }
@@ -177,7 +211,7 @@ impl BGPFilterRule {
     }
 
     fn check_prefix(&self, at: &Checker<'_>, family: Family) {
-        let (max_chars, max_length) = if family == Family::V4 { (18, 32) } else { (43, 128) };
+        let (max_chars, max_length) = if family == Family::V4 { V4_LIMITS } else { V6_LIMITS };
         let place = at.field("cidr");
         if !self.cidr.is_empty() {
             place.max_chars(&self.cidr, max_chars);

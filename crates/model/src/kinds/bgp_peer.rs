@@ -4,6 +4,7 @@ use super::cel_settings;
 use super::shared::{BGPPassword, check_name, check_optional_name};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{ASNumber, Duration, is_default};
+use crate::schema::forms;
 use crate::validation::{Checker, Family};
 use crate::{Kind, Object, Spec, string_enum};
 use schemars::JsonSchema;
@@ -33,14 +34,14 @@ pub type BGPPeer = Object<BGPPeerSpec>;
 pub struct BGPPeerSpec {
     /// The one node that has the peer; with neither this nor `nodeSelector`, all have it.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 253))]
+    #[schemars(schema_with = "forms::optional_name")]
     pub node: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub node_selector: String,
     /// `address`, `v4-address:port` or `[v6-address]:port`.
     #[serde(rename = "peerIP", skip_serializing_if = "is_default")]
-    #[schemars(length(max = 64))]
+    #[schemars(schema_with = "forms::optional_peer_address")]
     pub peer_ip: String,
     #[serde(skip_serializing_if = "is_default")]
     pub as_number: ASNumber,
@@ -48,7 +49,7 @@ pub struct BGPPeerSpec {
     pub local_as_number: Option<ASNumber>,
     /// The other nodes to peer with.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub peer_selector: String,
     /// Deprecated in favour of `nextHopMode`.
     #[serde(skip_serializing_if = "is_default")]
@@ -70,14 +71,15 @@ pub struct BGPPeerSpec {
     pub ttl_security: Option<u8>,
     /// The gateway through which the peer is reached.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 64))]
+    #[schemars(schema_with = "forms::optional_address")]
     pub reachable_by: String,
     /// Names of BGPFilters, in the order in which they are applied.
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::names")]
     pub filters: Vec<String>,
     /// The workloads on the node to peer with.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub local_workload_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     pub reverse_peering: ReversePeering,

@@ -3,6 +3,7 @@
 use super::shared::check_name;
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
+use crate::schema::forms;
 use crate::validation::Checker;
 use crate::{Kind, Object, Spec, string_enum};
 use schemars::JsonSchema;
@@ -27,10 +28,13 @@ pub type BlockAffinity = Object<BlockAffinitySpec>;
 #[serde(default)]
 #[schemars(extend("required" = ["state", "node", "cidr"]))]
 pub struct BlockAffinitySpec {
+    #[schemars(extend("enum" = ["", "confirmed", "pending", "pendingDeletion"]))]
     pub state: BlockAffinityState,
+    #[schemars(schema_with = "forms::name")]
     pub node: String,
     #[serde(rename = "type", skip_serializing_if = "is_default")]
     pub type_: BlockAffinityType,
+    #[schemars(schema_with = "forms::masked_network")]
     pub cidr: String,
     /// Set while the object is being deleted, never by people.
     #[serde(skip_serializing_if = "is_default")]

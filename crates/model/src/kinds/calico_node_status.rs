@@ -1,8 +1,10 @@
 //! A request to watch what a node does, and what it reports.
 
+use super::cel_settings;
 use super::shared::check_name;
 use crate::object::StatusForm;
 use crate::scalar::is_default;
+use crate::schema::forms;
 use crate::validation::{Checker, Interval};
 use crate::{Kind, Object, Spec, string_enum};
 use schemars::JsonSchema;
@@ -44,9 +46,10 @@ pub type CalicoNodeStatus = Object<CalicoNodeStatusSpec>;
 #[schemars(extend("required" = ["node", "classes", "updatePeriodSeconds"]))]
 pub struct CalicoNodeStatusSpec {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::name")]
     pub node: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(min = 1, max = 3))]
+    #[schemars(length(min = 1, max = 3), extend("x-kubernetes-validations" = cel_settings::unique()))]
     pub classes: Vec<NodeStatusClass>,
     /// 0 asks for no refresh.
     #[serde(skip_serializing_if = "is_default")]

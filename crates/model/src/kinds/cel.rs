@@ -1,9 +1,10 @@
 //! The rules about rules that a Kubernetes API server can check by itself, in its expression language.
 
-use serde_json::{Value, json};
+use crate::schema::{forms, patterns};
+use serde_json::{Map, Value, json};
 
 pub(super) fn rule(expression: &str, message: &str) -> Value {
-    json!({"rule": expression, "message": message})
+    forms::rule(expression, message)
 }
 
 /// The same, and which field of the object is to blame.
@@ -14,7 +15,7 @@ pub(super) fn rule_at(field: &str, expression: &str, message: &str) -> Value {
 /// Whether a selector has `global()` somewhere, other than in quoted text.
 const HAS_GLOBAL: &str = r#"^([^'"]|'[^']*'|"[^"]*")*global\\("#;
 
-/// A selector of endpoints, which are never global.
+/// A selector of endpoints, which are never global. Its form says so too, but not why.
 fn not_global(field: &str) -> Value {
     rule_at(
         field,
@@ -23,7 +24,45 @@ fn not_global(field: &str) -> Value {
     )
 }
 
+/// Whether a protocol is this one, however it is written.
+fn is_protocol(field: &str, name: &str, number: u8) -> String {
+    format!("(self.{field} == '{name}' || self.{field} == {number} || self.{field} == '{number}')")
+}
+
+/// ICMP is of one IP version.
+fn icmp_version(field: &str, name: &str, number: u8, other: u8) -> Value {
+    let needed = 10 - other;
+    rule_at(
+        "ipVersion",
+        &format!(
+            "!has(self.ipVersion) || self.ipVersion != {other} || !has(self.{field}) || !{}",
+            is_protocol(field, name, number)
+        ),
+        &format!("{field} {name} needs ipVersion {needed}"),
+    )
+}
+
+const ENDS: [&str; 2] = ["source", "destination"];
+const PORT_LISTS: [&str; 2] = ["ports", "notPorts"];
+const NET_LISTS: [&str; 2] = ["nets", "notNets"];
+
+/// An expression that is true when the lists of ports of both ends are absent or `fits` them.
+fn all_ports(fits: impl Fn(&str) -> String) -> String {
+    let of_end = |end: &str| {
+        let lists = PORT_LISTS
+            .map(|list| format!("(!has(self.{end}.{list}) || {})", fits(&format!("self.{end}.{list}"))));
+        format!("(!has(self.{end}) || ({}))", lists.join(" && "))
+    };
+    ENDS.map(of_end).join(" && ")
+}
+
 pub(super) fn rules() -> Value {
+    let tcp = is_protocol("protocol", "TCP", 6);
+    let carries_ports = [&tcp, &is_protocol("protocol", "UDP", 17), &is_protocol("protocol", "SCTP", 132)]
+        .map(String::as_str)
+        .join(" || ");
+    let is_icmp =
+        format!("({} || {})", is_protocol("protocol", "ICMP", 1), is_protocol("protocol", "ICMPv6", 58));
     json!([
         rule_at(
             "http",
@@ -32,26 +71,33 @@ pub(super) fn rules() -> Value {
         ),
         rule_at(
             "protocol",
-            "!has(self.http) || !has(self.protocol) || self.protocol == 'TCP' || self.protocol == 6",
+            &format!("!has(self.http) || !has(self.protocol) || {tcp}"),
             "rules with http match must have protocol TCP or unset",
         ),
         rule_at(
             "protocol",
-            "!has(self.icmp) || (has(self.protocol) && (self.protocol == 'ICMP' || self.protocol == 'ICMPv6' || \
-             self.protocol == 1 || self.protocol == 58))",
+            &format!("!has(self.icmp) || (has(self.protocol) && {is_icmp})"),
             "protocol must be ICMP or ICMPv6 with icmp",
         ),
+        icmp_version("protocol", "ICMP", 1, 6),
+        icmp_version("notProtocol", "ICMP", 1, 6),
+        icmp_version("protocol", "ICMPv6", 58, 4),
+        icmp_version("notProtocol", "ICMPv6", 58, 4),
         rule_at(
-            "ipVersion",
-            "!has(self.ipVersion) || self.ipVersion != 6 || !has(self.protocol) || \
-             (self.protocol != 'ICMP' && self.protocol != 1)",
-            "protocol ICMP needs ipVersion 4",
+            "protocol",
+            &format!(
+                "has(self.protocol) || ({})",
+                all_ports(|list| format!("{list}.all(p, type(p) == string)"))
+            ),
+            "numbers of ports need a protocol: TCP, UDP or SCTP",
         ),
         rule_at(
-            "ipVersion",
-            "!has(self.ipVersion) || self.ipVersion != 4 || !has(self.protocol) || \
-             (self.protocol != 'ICMPv6' && self.protocol != 58)",
-            "protocol ICMPv6 needs ipVersion 6",
+            "protocol",
+            &format!(
+                "!has(self.protocol) || {carries_ports} || ({})",
+                all_ports(|list| format!("size({list}) == 0"))
+            ),
+            "protocol must be TCP, UDP or SCTP to match ports",
         ),
         rule_at(
             "destination",
@@ -63,27 +109,75 @@ pub(super) fn rules() -> Value {
     ])
 }
 
+/// Schemas of which a rule must fit one each. They look into lists of texts, where an expression would cost more than Kubernetes admits.
+pub(super) fn rule_choices() -> Value {
+    let both_ends = |lists: [&str; 2], pattern: &str| -> Map<String, Value> {
+        let items = |list: &str| (list.to_owned(), json!({"items": {"pattern": pattern}}));
+        let end = json!({"properties": lists.map(items).into_iter().collect::<Map<_, _>>()});
+        ENDS.into_iter().map(|name| (name.to_owned(), end.clone())).collect()
+    };
+    let family = |pattern: &str, version: Value| {
+        let mut properties = both_ends(NET_LISTS, pattern);
+        properties.insert("ipVersion".to_owned(), version);
+        json!({ "properties": properties })
+    };
+    json!([
+        {"anyOf": [family("^[^:]*$", json!({"maximum": 5})), family(":", json!({"minimum": 5}))]},
+        {"anyOf": [{"required": ["protocol"]}, {"properties": both_ends(PORT_LISTS, &patterns::port_name())}]},
+    ])
+}
+
+/// What values a comparison of labels has depends on its operator.
+pub(super) fn label_requirement_choices() -> Value {
+    json!([
+        {"required": ["values"], "properties": {"operator": {"enum": ["In", "NotIn"]}, "values": {"minItems": 1}}},
+        {"properties": {"operator": {"enum": ["Exists", "DoesNotExist"]}, "values": {"maxItems": 0}}},
+    ])
+}
+
+pub(super) fn kubernetes_port() -> Value {
+    json!([rule_at(
+        "endPort",
+        "!has(self.endPort) || (has(self.port) && int(self.port) <= self.endPort)",
+        "endPort needs a port that is a number and not above it",
+    )])
+}
+
+pub(super) fn kubernetes_peer() -> Value {
+    json!([
+        rule(
+            "has(self.podSelector) || has(self.namespaceSelector) || has(self.ipBlock)",
+            "must have podSelector, namespaceSelector or ipBlock",
+        ),
+        rule_at(
+            "ipBlock",
+            "!has(self.ipBlock) || !(has(self.podSelector) || has(self.namespaceSelector))",
+            "ipBlock cannot be combined with podSelector or namespaceSelector",
+        ),
+    ])
+}
+
 pub(super) fn icmp() -> Value {
     json!([rule_at("type", "!has(self.code) || has(self.type)", "code needs type")])
 }
 
 pub(super) fn entity() -> Value {
-    json!([
-        rule_at(
-            "services",
-            "!has(self.services) || ((!has(self.nets) || size(self.nets) == 0) && \
+    json!([rule_at(
+        "services",
+        "!has(self.services) || ((!has(self.nets) || size(self.nets) == 0) && \
          (!has(self.notNets) || size(self.notNets) == 0) && (!has(self.selector) || self.selector == '') && \
          (!has(self.notSelector) || self.notSelector == '') && \
          (!has(self.namespaceSelector) || self.namespaceSelector == '') && !has(self.serviceAccounts))",
-            "services cannot be combined with nets, notNets, selector, notSelector, namespaceSelector or serviceAccounts",
-        ),
-        not_global("selector"),
-        not_global("notSelector")
-    ])
+        "services cannot be combined with nets, notNets, selector, notSelector, namespaceSelector or serviceAccounts",
+    )])
 }
 
 pub(super) fn http_path() -> Value {
-    json!([rule("has(self.exact) != has(self.prefix)", "exactly one of exact and prefix must be set")])
+    let is_set = |field: &str| format!("(has(self.{field}) && size(self.{field}) > 0)");
+    json!([rule(
+        &format!("{} != {}", is_set("exact"), is_set("prefix")),
+        "exactly one of exact and prefix must be set"
+    )])
 }
 
 /// What a rule may say depends on where it stands.
@@ -148,12 +242,22 @@ fn global() -> Vec<Value> {
     ]
 }
 
-fn staged() -> Value {
+/// Lists, texts and flags that a staged policy has beside its tier.
+const STAGED_LISTS: [&str; 4] = ["ingress", "egress", "types", "performanceHints"];
+const STAGED_TEXTS: [&str; 2] = ["selector", "serviceAccountSelector"];
+const STAGED_GLOBAL_FLAGS: [&str; 3] = ["doNotTrack", "preDNAT", "applyOnForward"];
+
+fn staged(texts: &[&str], flags: &[&str]) -> Value {
+    let empty = |field: &&str| format!("(!has(self.{field}) || size(self.{field}) == 0)");
+    let off = |field: &&str| format!("(!has(self.{field}) || !self.{field})");
+    let absent: Vec<String> =
+        STAGED_LISTS.iter().chain(texts).map(empty).chain(flags.iter().map(off)).collect();
     rule_at(
         "stagedAction",
-        "!has(self.stagedAction) || self.stagedAction != 'Delete' || (!has(self.order) && \
-         (!has(self.ingress) || size(self.ingress) == 0) && (!has(self.egress) || size(self.egress) == 0) && \
-         (!has(self.selector) || self.selector == ''))",
+        &format!(
+            "!has(self.stagedAction) || self.stagedAction != 'Delete' || (!has(self.order) && {})",
+            absent.join(" && ")
+        ),
         "nothing but the tier may be set when stagedAction is Delete",
     )
 }
@@ -167,11 +271,12 @@ pub(super) fn global_policy() -> Value {
 }
 
 pub(super) fn staged_policy() -> Value {
-    json!([places(), vec![staged()]].concat())
+    json!([places(), vec![staged(&STAGED_TEXTS, &[])]].concat())
 }
 
 pub(super) fn staged_global_policy() -> Value {
-    json!([places(), global(), vec![staged()]].concat())
+    let texts = [STAGED_TEXTS.as_slice(), &["namespaceSelector"]].concat();
+    json!([places(), global(), vec![staged(&texts, &STAGED_GLOBAL_FLAGS)]].concat())
 }
 
 pub(super) fn staged_kubernetes_policy() -> Value {
@@ -179,7 +284,9 @@ pub(super) fn staged_kubernetes_policy() -> Value {
         "stagedAction",
         "!has(self.stagedAction) || self.stagedAction != 'Delete' || \
          ((!has(self.ingress) || size(self.ingress) == 0) && (!has(self.egress) || size(self.egress) == 0) && \
-         (!has(self.policyTypes) || size(self.policyTypes) == 0))",
+         (!has(self.policyTypes) || size(self.policyTypes) == 0) && (!has(self.podSelector) || \
+         ((!has(self.podSelector.matchLabels) || size(self.podSelector.matchLabels) == 0) && \
+         (!has(self.podSelector.matchExpressions) || size(self.podSelector.matchExpressions) == 0))))",
         "nothing else may be set when stagedAction is Delete",
     )])
 }

@@ -160,6 +160,15 @@ pub(super) fn bgp_peer() -> Value {
             "reachableBy needs a peerIP"
         ),
         rule_at(
+            "reachableBy",
+            &format!(
+                "!{} || !{} || self.reachableBy.contains(':') != self.peerIP.matches('^[0-9.]+(:[0-9]+)?$')",
+                is_set("reachableBy"),
+                is_set("peerIP")
+            ),
+            "reachableBy must be of the same address family as peerIP"
+        ),
+        rule_at(
             "keepOriginalNextHop",
             "!has(self.keepOriginalNextHop) || !self.keepOriginalNextHop || !has(self.nextHopMode)",
             "keepOriginalNextHop cannot be set together with nextHopMode, which replaces it",
@@ -231,6 +240,30 @@ pub(super) fn felix_configuration_object() -> Vec<Value> {
          !has(self.spec.nodeSelector) || self.spec.nodeSelector == ''",
         "nodeSelector cannot be set on the objects named default and node.<name>",
     )]
+}
+
+pub(super) fn route_table_range() -> Value {
+    json!([rule_at("min", "self.min <= self.max", "min must not be greater than max")])
+}
+
+/// Lists of a few entries that are not sets, since they are replaced as a whole.
+pub(super) fn unique() -> Value {
+    json!([rule("self.all(a, self.exists_one(b, a == b))", "must have every entry once")])
+}
+
+pub(super) fn unique_templates() -> Value {
+    json!([rule(
+        "self.all(a, self.exists_one(b, a.generateName == b.generateName))",
+        "generateName of every template must be different"
+    )])
+}
+
+pub(super) fn host_endpoint_template() -> Value {
+    json!([rule_at(
+        "interfaceCIDRs",
+        &format!("{} || {}", is_set("interfaceCIDRs"), is_set("interfacePattern")),
+        "at least one of interfaceCIDRs and interfacePattern must be set",
+    )])
 }
 
 /// Kinds of which there is one object.

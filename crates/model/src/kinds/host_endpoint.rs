@@ -4,6 +4,7 @@ use super::cel_settings;
 use super::shared::{check_name, check_port_name, check_port_protocol};
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::{Protocol, is_default};
+use crate::schema::forms;
 use crate::validation::Checker;
 use crate::{Kind, Object, Spec};
 use schemars::JsonSchema;
@@ -16,16 +17,18 @@ pub type HostEndpoint = Object<HostEndpointSpec>;
 #[schemars(extend("x-kubernetes-validations" = cel_settings::host_endpoint()))]
 pub struct HostEndpointSpec {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::name")]
     pub node: String,
     /// An interface, or `*` for all of the node's.
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::optional_interface")]
     pub interface_name: String,
     #[serde(rename = "expectedIPs", skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::addresses", extend("x-kubernetes-list-type" = "set"))]
     pub expected_ips: Vec<String>,
     /// Names of profiles, in the order in which they are applied.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::names", extend("x-kubernetes-list-type" = "set"))]
     pub profiles: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub ports: Vec<EndpointPort>,
@@ -36,7 +39,9 @@ pub struct HostEndpointSpec {
 #[serde(default)]
 #[schemars(extend("required" = ["name", "protocol", "port"]))]
 pub struct EndpointPort {
+    #[schemars(schema_with = "forms::endpoint_port_name")]
     pub name: String,
+    #[schemars(schema_with = "forms::port_protocol")]
     pub protocol: Protocol,
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,

@@ -3,6 +3,7 @@
 use super::{Condition, cel_settings};
 use crate::object::StatusForm;
 use crate::scalar::{StringEnum, is_default};
+use crate::schema::forms;
 use crate::validation::{Checker, Family, Interval, parse_cidr};
 use crate::{Kind, Object, Spec, ValidationError, string_enum};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -52,10 +53,10 @@ pub struct IPPoolSpec {
     #[schemars(range(min = 0, max = 128))]
     pub block_size: i32,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024), extend("default" = "all()"))]
+    #[schemars(schema_with = "forms::selector", extend("default" = "all()"))]
     pub node_selector: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub namespace_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = ["Workload", "Tunnel"], "x-kubernetes-list-type" = "set"))]

@@ -2,6 +2,7 @@
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
+use crate::schema::forms;
 use crate::validation::Checker;
 use crate::{Kind, Object, Spec};
 use schemars::JsonSchema;
@@ -13,7 +14,7 @@ pub type IPReservation = Object<IPReservationSpec>;
 #[serde(default)]
 pub struct IPReservationSpec {
     #[serde(rename = "reservedCIDRs", skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
     pub reserved_cidrs: Vec<String>,
 }
 

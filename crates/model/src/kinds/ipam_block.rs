@@ -2,6 +2,7 @@
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
+use crate::schema::forms;
 use crate::validation::Checker;
 use crate::{Kind, Object, Spec};
 use schemars::JsonSchema;
@@ -14,6 +15,7 @@ pub type IPAMBlock = Object<IPAMBlockSpec>;
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["cidr", "allocations", "unallocated", "attributes", "strictAffinity"]))]
 pub struct IPAMBlockSpec {
+    #[schemars(schema_with = "forms::masked_network")]
     pub cidr: String,
     /// `host:<node>` or `virtual:<name>`.
     #[serde(skip_serializing_if = "is_default")]

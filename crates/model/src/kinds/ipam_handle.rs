@@ -16,6 +16,7 @@ pub type IPAMHandle = Object<IPAMHandleSpec>;
 pub struct IPAMHandleSpec {
     /// As it was given; the object's name is in lower case.
     #[serde(rename = "handleID")]
+    #[schemars(length(min = 1))]
     pub handle_id: String,
     /// The number of addresses, by the block's CIDR.
     pub block: BTreeMap<String, i64>,

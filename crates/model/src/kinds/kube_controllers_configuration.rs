@@ -5,6 +5,7 @@ use super::shared::{Switch, check_labels, check_name, check_pattern};
 use crate::names;
 use crate::object::StatusForm;
 use crate::scalar::{Duration, StringEnum, is_default};
+use crate::schema::forms;
 use crate::validation::{Checker, Interval};
 use crate::{Kind, Object, Spec, string_enum};
 use schemars::JsonSchema;
@@ -20,6 +21,10 @@ string_enum! {
     /// Which services of type LoadBalancer get an address.
     pub enum AssignIPs { AllServices, RequestedServicesOnly }
 }
+
+/// The schema has the same bounds, without which Kubernetes would check none of it.
+const MAX_TEMPLATES: usize = 256;
+const MAX_PATTERN_CHARS: usize = 1024;
 
 pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>;
 
@@ -88,28 +93,32 @@ pub struct AutoHostEndpointConfig {
     #[serde(skip_serializing_if = "is_default")]
     pub create_default_host_endpoint: Switch,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 256), extend("x-kubernetes-validations" = cel_settings::unique_templates()))]
     pub templates: Vec<HostEndpointTemplate>,
 }
 
 /// Host endpoints to make for every node that it selects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["generateName"], "x-kubernetes-validations" = cel_settings::host_endpoint_template()))]
 pub struct HostEndpointTemplate {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 253))]
+    #[schemars(schema_with = "forms::name")]
     pub generate_name: String,
     #[serde(rename = "interfaceCIDRs", skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
     pub interface_cidrs: Vec<String>,
     /// A regular expression for interface names.
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::regex")]
     pub interface_pattern: String,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::labels")]
     pub labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
     pub annotations: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "all()"))]
+    #[schemars(schema_with = "forms::selector", extend("default" = "all()"))]
     pub node_selector: String,
 }
 
@@ -217,6 +226,7 @@ impl AutoHostEndpointConfig {
     fn check(&self, at: &Checker<'_>) {
         at.field("autoCreate").one_of(&self.auto_create);
         at.field("createDefaultHostEndpoint").one_of(&self.create_default_host_endpoint);
+        at.field("templates").max_items(&self.templates, MAX_TEMPLATES);
         let mut seen = HashSet::new();
         for (at, template) in at.field("templates").each(&self.templates) {
             template.check(&at);
@@ -240,6 +250,7 @@ impl HostEndpointTemplate {
         for (at, cidr) in at.field("interfaceCIDRs").each(&self.interface_cidrs) {
             at.cidr(cidr);
         }
+        at.field("interfacePattern").max_chars(&self.interface_pattern, MAX_PATTERN_CHARS);
         check_pattern(&at.field("interfacePattern"), &self.interface_pattern);
         check_labels(&at.field("labels"), &self.labels);
         for key in self.annotations.keys() {

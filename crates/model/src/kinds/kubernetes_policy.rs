@@ -1,6 +1,7 @@
 //! The parts of a Kubernetes NetworkPolicy, and what keeps one from becoming a policy of ours.
 
 use crate::scalar::{Port, is_default};
+use crate::schema::forms;
 use crate::validation::{Checker, Interval};
 use crate::{names, string_enum};
 use ipnet::IpNet;
@@ -18,11 +19,15 @@ string_enum! {
     pub enum KubernetesProtocol { TCP, UDP, SCTP }
 }
 
+/// Rules of a policy, and ports and peers of a rule. The schema has the same bound, without which Kubernetes would check none of them.
+pub(super) const MAX_ITEMS: usize = 1024;
+
 /// All labels and all expressions must match; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LabelSelector {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::labels")]
     pub match_labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
     pub match_expressions: Vec<LabelRequirement>,
@@ -30,11 +35,13 @@ pub struct LabelSelector {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["key", "operator"]))]
+#[schemars(extend("required" = ["key", "operator"], "anyOf" = super::cel::label_requirement_choices()))]
 pub struct LabelRequirement {
+    #[schemars(schema_with = "forms::label_key")]
     pub key: String,
     pub operator: LabelOperator,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::label_values")]
     pub values: Vec<String>,
 }
 
@@ -42,8 +49,10 @@ pub struct LabelRequirement {
 #[serde(default, rename_all = "camelCase")]
 pub struct KubernetesIngressRule {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
     pub ports: Vec<KubernetesPort>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
     pub from: Vec<KubernetesPeer>,
 }
 
@@ -51,25 +60,31 @@ pub struct KubernetesIngressRule {
 #[serde(default, rename_all = "camelCase")]
 pub struct KubernetesEgressRule {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
     pub ports: Vec<KubernetesPort>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
     pub to: Vec<KubernetesPeer>,
 }
 
 /// A port, or a range up to `endPort`; without one, every port of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_port()))]
 pub struct KubernetesPort {
     #[serde(skip_serializing_if = "is_default")]
     pub protocol: Option<KubernetesProtocol>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::single_port")]
     pub port: Option<Port>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(range(min = 1, max = 65535))]
     pub end_port: Option<i32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_peer()))]
 pub struct KubernetesPeer {
     #[serde(skip_serializing_if = "is_default")]
     pub pod_selector: Option<LabelSelector>,
@@ -83,8 +98,10 @@ pub struct KubernetesPeer {
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["cidr"]))]
 pub struct IPBlock {
+    #[schemars(schema_with = "forms::network")]
     pub cidr: String,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::networks")]
     pub except: Vec<String>,
 }
 
@@ -115,6 +132,7 @@ pub(super) fn check_label_selector(at: &Checker<'_>, selector: &LabelSelector) {
 }
 
 pub(super) fn check_ports(at: &Checker<'_>, ports: &[KubernetesPort]) {
+    at.max_items(ports, MAX_ITEMS);
     for (at, port) in at.each(ports) {
         if let Some(protocol) = &port.protocol {
             at.field("protocol").required_one_of(protocol);
@@ -138,6 +156,7 @@ pub(super) fn check_ports(at: &Checker<'_>, ports: &[KubernetesPort]) {
 }
 
 pub(super) fn check_peers(at: &Checker<'_>, peers: &[KubernetesPeer]) {
+    at.max_items(peers, MAX_ITEMS);
     for (at, peer) in at.each(peers) {
         if let Some(selector) = &peer.pod_selector {
             check_label_selector(&at.field("podSelector"), selector);

@@ -55,6 +55,7 @@ pub use kubernetes_policy::{
     IPBlock, KubernetesEgressRule, KubernetesIngressRule, KubernetesPeer, KubernetesPort, KubernetesProtocol,
     LabelOperator, LabelRequirement, LabelSelector,
 };
+pub(crate) use network_set::NAMESPACE_LABEL;
 pub use network_set::{GlobalNetworkSet, GlobalNetworkSetSpec, NetworkSet, NetworkSetSpec};
 pub use policy::{
     DEFAULT_TIER, GlobalNetworkPolicy, GlobalNetworkPolicySpec, NetworkPolicy, NetworkPolicySpec,

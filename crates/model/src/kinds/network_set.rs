@@ -1,12 +1,13 @@
 //! Sets of addresses that rules pick by label.
 
 use crate::scalar::is_default;
+use crate::schema::forms;
 use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Would make a set look like one of another namespace.
-const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
+pub(crate) const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 
 /// Addresses for rules of any namespace.
 pub type GlobalNetworkSet = Object<GlobalNetworkSetSpec>;
@@ -18,7 +19,7 @@ pub type NetworkSet = Object<NetworkSetSpec>;
 #[serde(default, rename_all = "camelCase")]
 pub struct GlobalNetworkSetSpec {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
     pub nets: Vec<String>,
 }
 
@@ -26,7 +27,7 @@ pub struct GlobalNetworkSetSpec {
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkSetSpec {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(schema_with = "forms::networks_or_addresses", extend("x-kubernetes-list-type" = "set"))]
     pub nets: Vec<String>,
 }
 

@@ -3,6 +3,7 @@
 use super::rule::Rule;
 use super::rule_check::{Direction, Owner, check_rules};
 use crate::scalar::{Float, is_default};
+use crate::schema::forms;
 use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm, names, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ pub type NetworkPolicy = Object<NetworkPolicySpec>;
 #[schemars(extend("x-kubernetes-validations" = super::cel::global_policy()))]
 pub struct GlobalNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = DEFAULT_TIER))]
+    #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
     pub tier: String,
     /// Lower comes first; without one a policy comes last.
     #[serde(skip_serializing_if = "is_default")]
@@ -47,7 +48,7 @@ pub struct GlobalNetworkPolicySpec {
     pub egress: Vec<Rule>,
     /// Empty: every endpoint.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
@@ -59,10 +60,10 @@ pub struct GlobalNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     pub apply_on_forward: bool,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub service_account_selector: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub namespace_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
@@ -74,7 +75,7 @@ pub struct GlobalNetworkPolicySpec {
 #[schemars(extend("x-kubernetes-validations" = super::cel::policy()))]
 pub struct NetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = DEFAULT_TIER))]
+    #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
     pub tier: String,
     /// Lower comes first; without one a policy comes last.
     #[serde(skip_serializing_if = "is_default")]
@@ -87,13 +88,13 @@ pub struct NetworkPolicySpec {
     pub egress: Vec<Rule>,
     /// Empty: every endpoint of the namespace.
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
     pub types: Vec<PolicyType>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub service_account_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]

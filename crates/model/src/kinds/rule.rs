@@ -1,6 +1,7 @@
 //! Rules: what policies and profiles are made of.
 
 use crate::scalar::{Port, Protocol, is_default};
+use crate::schema::forms;
 use crate::string_enum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,11 @@ string_enum! {
 /// One rule: all that is written must match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-#[schemars(extend("required" = ["action"], "x-kubernetes-validations" = super::cel::rules()))]
+#[schemars(extend(
+    "required" = ["action"],
+    "x-kubernetes-validations" = super::cel::rules(),
+    "allOf" = super::cel::rule_choices()
+))]
 pub struct Rule {
     pub action: Action,
     #[serde(skip_serializing_if = "is_default")]
@@ -57,13 +62,13 @@ pub struct ICMPFields {
 #[schemars(extend("x-kubernetes-validations" = super::cel::entity()))]
 pub struct EntityRule {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 256))]
+    #[schemars(schema_with = "forms::rule_networks")]
     pub nets: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub selector: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::rule_namespace_selector")]
     pub namespace_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     pub services: Option<ServiceMatch>,
@@ -71,10 +76,10 @@ pub struct EntityRule {
     #[schemars(length(max = 50))]
     pub ports: Vec<Port>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 256))]
+    #[schemars(schema_with = "forms::excluded_rule_networks")]
     pub not_nets: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub not_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 50))]
@@ -89,9 +94,11 @@ pub struct EntityRule {
 #[schemars(extend("required" = ["name"]))]
 pub struct ServiceMatch {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::name")]
     pub name: String,
     /// Empty: the namespace of the policy.
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::optional_name")]
     pub namespace: String,
 }
 
@@ -100,9 +107,10 @@ pub struct ServiceMatch {
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceAccountMatch {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::names")]
     pub names: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub selector: String,
 }
 
@@ -124,10 +132,10 @@ pub struct HTTPMatch {
 #[schemars(extend("x-kubernetes-validations" = super::cel::http_path()))]
 pub struct HTTPPath {
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::optional_url_path")]
     pub exact: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::optional_url_path")]
     pub prefix: String,
 }
 

@@ -36,6 +36,7 @@ pub struct BGPPassword {
 pub struct SecretKeyRef {
     #[serde(skip_serializing_if = "is_default")]
     pub name: String,
+    #[schemars(length(min = 1))]
     pub key: String,
     #[serde(skip_serializing_if = "is_default")]
     pub optional: Option<bool>,

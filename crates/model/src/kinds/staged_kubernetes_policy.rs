@@ -1,7 +1,7 @@
 //! Staged Kubernetes policies.
 
 use super::kubernetes_policy::{
-    KubernetesEgressRule, KubernetesIngressRule, LabelSelector, check_label_selector, check_peers,
+    KubernetesEgressRule, KubernetesIngressRule, LabelSelector, MAX_ITEMS, check_label_selector, check_peers,
     check_ports,
 };
 use super::policy::PolicyType;
@@ -24,10 +24,13 @@ pub struct StagedKubernetesNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     pub pod_selector: LabelSelector,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
     pub ingress: Vec<KubernetesIngressRule>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 1024))]
     pub egress: Vec<KubernetesEgressRule>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(length(max = 2), extend("x-kubernetes-validations" = super::cel_settings::unique()))]
     pub policy_types: Vec<PolicyType>,
 }
 
@@ -54,6 +57,8 @@ impl Spec for StagedKubernetesNetworkPolicySpec {
             check_nothing_else(&at, spec, &["stagedAction"]);
         }
         check_label_selector(&at.field("podSelector"), &spec.pod_selector);
+        at.field("ingress").max_items(&spec.ingress, MAX_ITEMS);
+        at.field("egress").max_items(&spec.egress, MAX_ITEMS);
         for (at, rule) in at.field("ingress").each(&spec.ingress) {
             check_ports(&at.field("ports"), &rule.ports);
             check_peers(&at.field("from"), &rule.from);

@@ -5,6 +5,7 @@ use super::policy::{
 };
 use super::rule::Rule;
 use crate::scalar::{Float, StringEnum, is_default};
+use crate::schema::forms;
 use crate::{Checker, Kind, NoStatus, Object, Spec, StatusForm, string_enum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub struct StagedGlobalNetworkPolicySpec {
     #[schemars(extend("default" = "Set"))]
     pub staged_action: StagedAction,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "default"))]
+    #[schemars(schema_with = "forms::optional_tier", extend("default" = "default"))]
     pub tier: String,
     #[serde(skip_serializing_if = "is_default")]
     pub order: Option<Float>,
@@ -37,7 +38,7 @@ pub struct StagedGlobalNetworkPolicySpec {
     #[schemars(length(max = 1024))]
     pub egress: Vec<Rule>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
@@ -49,10 +50,10 @@ pub struct StagedGlobalNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     pub apply_on_forward: bool,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub service_account_selector: String,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub namespace_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
@@ -67,7 +68,7 @@ pub struct StagedNetworkPolicySpec {
     #[schemars(extend("default" = "Set"))]
     pub staged_action: StagedAction,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(extend("default" = "default"))]
+    #[schemars(schema_with = "forms::optional_tier", extend("default" = "default"))]
     pub tier: String,
     #[serde(skip_serializing_if = "is_default")]
     pub order: Option<Float>,
@@ -78,13 +79,13 @@ pub struct StagedNetworkPolicySpec {
     #[schemars(length(max = 1024))]
     pub egress: Vec<Rule>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "set"))]
     pub types: Vec<PolicyType>,
     #[serde(skip_serializing_if = "is_default")]
-    #[schemars(length(max = 1024))]
+    #[schemars(schema_with = "forms::selector")]
     pub service_account_selector: String,
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]

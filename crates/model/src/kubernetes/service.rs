@@ -94,6 +94,12 @@ struct RawIngress {
 }
 
 impl Service {
+    /// Returns the addresses that were assigned to the service. `externalIPs` are not among them: whoever may create a
+    /// service may name any address there.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.cluster_ips.iter().chain(&self.ingress_ips).copied()
+    }
+
     pub fn read(uid: &str, annotations: &BTreeMap<String, String>, raw: &RawService) -> Service {
         let spec = &raw.spec;
         // Older API servers have one address alone.

@@ -1,6 +1,7 @@
 //! Differentiated services code points: a number or a well-known name.
 
 use super::{NumberOrText, ScalarError, int_or_string};
+use crate::schema::patterns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::json;
@@ -79,7 +80,7 @@ impl JsonSchema for Dscp {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        int_or_string(json!({}))
+        int_or_string(json!({"pattern": patterns::whole(patterns::DSCP), "minimum": 0, "maximum": 63}))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Spans of time in Go's text form: `1m30s`, `250ms`, `0s`.
 
 use super::ScalarError;
+use crate::schema::forms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::{borrow::Cow, fmt, str::FromStr};
@@ -166,7 +167,10 @@ impl JsonSchema for Duration {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string"})
+        schemars::json_schema!({"type": "string", "x-kubernetes-validations": [forms::rule(
+            "self == '' || duration(self) == duration(self)",
+            "must be a span of time such as 1m30s",
+        )]})
     }
 }
 

@@ -1,9 +1,9 @@
 //! Ports in rules: a number, a range or a name.
 
-use super::{NumberOrText, ScalarError, int_or_string};
+use super::{NumberOrText, ScalarError};
+use crate::schema::{forms, patterns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use serde_json::json;
 use std::{borrow::Cow, fmt, str::FromStr};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -102,7 +102,7 @@ impl JsonSchema for Port {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        int_or_string(json!({"pattern": "^.*"}))
+        forms::port_form(&patterns::port())
     }
 }
 

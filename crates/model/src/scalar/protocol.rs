@@ -1,6 +1,7 @@
 //! IP protocols: a number or one of a few names.
 
 use super::{NumberOrText, ScalarError, int_or_string};
+use crate::schema::patterns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::json;
@@ -116,7 +117,9 @@ impl JsonSchema for Protocol {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        int_or_string(json!({"pattern": "^.*"}))
+        int_or_string(json!({
+            "pattern": patterns::whole(&patterns::protocol()), "minimum": 1, "maximum": 255,
+        }))
     }
 }
 

@@ -1,9 +1,10 @@
 //! What an API server does to objects before it stores them, where they are custom resources of projectcalico.org/v3: admission
-//! policies that fill in what a schema cannot, and that keep the built-in tiers.
+//! policies that fill in what a schema cannot, that check what a schema cannot, and that keep the built-in tiers.
 
+use super::patterns::{self, QUALIFIED_LENGTHS, whole};
 use super::{GROUP, VERSION};
 use crate::Kind;
-use crate::kinds::BUILT_IN_TIERS;
+use crate::kinds::{BUILT_IN_TIERS, NAMESPACE_LABEL};
 use serde_json::{Value, json};
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
@@ -32,6 +33,20 @@ pub fn admission_policies(version: &str) -> Vec<Value> {
         let binding = json!({ "policyName": name });
         objects.push(object("MutatingAdmissionPolicyBinding", version, name, binding));
     }
+    for (name, kinds, condition, rules) in
+        [rules_of_policies(), kubernetes_policies(), network_sets(), communities(), templates()]
+    {
+        let validation =
+            |(expression, message): &(String, &str)| json!({"expression": expression, "message": message});
+        let spec = json!({
+            "failurePolicy": "Fail",
+            "matchConstraints": constraints(&kinds, &["CREATE", "UPDATE"]),
+            "matchConditions": named(&[("changed", condition)]),
+            "validations": rules.iter().map(validation).collect::<Vec<_>>(),
+        });
+        objects.push(object("ValidatingAdmissionPolicy", "v1", name, spec));
+        objects.push(object("ValidatingAdmissionPolicyBinding", "v1", name, denial(name)));
+    }
     let names = BUILT_IN_TIERS.map(|tier| format!("'{}'", tier.name)).join(", ");
     let name = "protect-builtin-tiers.projectcalico.org";
     let spec = json!({
@@ -43,9 +58,143 @@ pub fn admission_policies(version: &str) -> Vec<Value> {
         }],
     });
     objects.push(object("ValidatingAdmissionPolicy", "v1", name, spec));
-    let binding = json!({"policyName": name, "validationActions": ["Deny"]});
-    objects.push(object("ValidatingAdmissionPolicyBinding", "v1", name, binding));
+    objects.push(object("ValidatingAdmissionPolicyBinding", "v1", name, denial(name)));
     objects
+}
+
+fn denial(policy: &str) -> Value {
+    json!({"policyName": policy, "validationActions": ["Deny"]})
+}
+
+/// Name, kinds, condition, and expressions with their messages. These are the rules that a schema cannot have: about the keys of maps, about
+/// labels of the object, and those that would cost more than Kubernetes admits for the longest lists.
+type Validation = (&'static str, Vec<Kind>, String, Vec<(String, &'static str)>);
+
+/// Whether one of these fields of the spec is new, changed or removed. Others can be changed while these stay as they were stored, as with rules
+/// of schemas.
+fn changed(fields: &[&str]) -> String {
+    let differs = |field: &&str| {
+        let (new, old) = (format!("object.spec.{field}"), format!("oldObject.spec.{field}"));
+        format!("has({new}) != has({old}) || (has({new}) && {new} != {old})")
+    };
+    let fields: Vec<String> = fields.iter().map(differs).collect();
+    format!("oldObject == null || !has(oldObject.spec) || !has(object.spec) || {}", fields.join(" || "))
+}
+
+/// A list of the object, empty if it is not there.
+fn listed(parents: &[&str], list: &str) -> String {
+    let path = parents.join(".");
+    let has: Vec<String> =
+        (2..=parents.len()).map(|len| format!("has({})", parents[..len].join("."))).collect();
+    format!("({} ? {path}.{list} : [])", [has, vec![format!("has({path}.{list})")]].concat().join(" && "))
+}
+
+fn in_quotes(pattern: &str) -> String {
+    format!("'{}'", pattern.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// An expression that is true when the keys of a map have the form of Kubernetes' labels.
+fn keys_fit(map: &str, pattern: &str) -> String {
+    format!(
+        "{map}.all(k, k.matches({}) && k.matches({}))",
+        in_quotes(&whole(pattern)),
+        in_quotes(QUALIFIED_LENGTHS)
+    )
+}
+
+const MASKED: &str = "[cidr(n)].all(c, c == c.masked())";
+
+fn rules_of_policies() -> Validation {
+    let rules = ["ingress", "egress"].map(|list| listed(&["object", "spec"], list));
+    let in_order = "type(p) == int || !p.contains(':') || int(p.split(':')[0]) <= int(p.split(':')[1])";
+    let ports = |end: &str| {
+        ["ports", "notPorts"].map(|list| format!("{}.all(p, {in_order})", listed(&["r", end], list)))
+    };
+    let ends = [ports("source"), ports("destination")].concat().join(" && ");
+    let keys = keys_fit("r.metadata.annotations", &patterns::annotation_key());
+    let annotations = format!("!has(r.metadata) || !has(r.metadata.annotations) || {keys}");
+    let both = |rule: &str| rules.each_ref().map(|list| format!("{list}.all(r, {rule})")).join(" && ");
+    let checks = vec![
+        (both(&ends), "a range of ports must not end before it begins"),
+        (both(&annotations), "keys of a rule's annotations must be qualified names"),
+    ];
+    ("rules.policy.projectcalico.org", TIERED.to_vec(), changed(&["ingress", "egress"]), checks)
+}
+
+fn kubernetes_policies() -> Validation {
+    let keys = |selector: &str| {
+        let map = format!("{selector}.matchLabels");
+        format!("(!has({selector}) || !has({map}) || {})", keys_fit(&map, &patterns::qualified_name()))
+    };
+    let peers = |rule: &str| {
+        let of = |direction: &str, list: &str| {
+            let rules = listed(&["object", "spec"], direction);
+            format!("{rules}.all(r, {}.all(p, {rule}))", listed(&["r"], list))
+        };
+        format!("{} && {}", of("ingress", "from"), of("egress", "to"))
+    };
+    let labels = format!("{} && {}", keys("p.podSelector"), keys("p.namespaceSelector"));
+    let pod_selector = format!("(!has(object.spec) || {})", keys("object.spec.podSelector"));
+    let block = format!(
+        "!has(p.ipBlock) || ([p.ipBlock.cidr] + {}).all(n, {MASKED})",
+        listed(&["p", "ipBlock"], "except")
+    );
+    let inside = format!(
+        "{}.all(n, cidr(p.ipBlock.cidr).containsCIDR(n) && cidr(p.ipBlock.cidr).prefixLength() < cidr(n).prefixLength())",
+        listed(&["p", "ipBlock"], "except")
+    );
+    let checks = vec![
+        (format!("{pod_selector} && {}", peers(&labels)), "keys of matchLabels must be qualified names"),
+        (peers(&block), "networks of an ipBlock must have no bits set behind their prefix"),
+        (peers(&inside), "networks of except must lie inside the cidr of the ipBlock and be smaller"),
+    ];
+    let kinds = vec![Kind::StagedKubernetesNetworkPolicy];
+    (
+        "blocks.kubernetespolicy.projectcalico.org",
+        kinds,
+        changed(&["podSelector", "ingress", "egress"]),
+        checks,
+    )
+}
+
+fn network_sets() -> Validation {
+    let has_label = |object: &str| {
+        format!("has({object}.metadata.labels) && '{NAMESPACE_LABEL}' in {object}.metadata.labels")
+    };
+    let condition = format!("oldObject == null || !({})", has_label("oldObject"));
+    let checks =
+        vec![(format!("!({})", has_label("object")), "label projectcalico.org/namespace is not allowed")];
+    ("labels.networkset.projectcalico.org", vec![Kind::NetworkSet, Kind::GlobalNetworkSet], condition, checks)
+}
+
+fn communities() -> Validation {
+    let spec = ["object", "spec"];
+    let rule = format!(
+        "{}.all(a, {}.all(c, c.contains(':') || {}.exists(d, d.name == c)))",
+        listed(&spec, "prefixAdvertisements"),
+        listed(&["a"], "communities"),
+        listed(&spec, "communities")
+    );
+    let message = "communities of prefixAdvertisements must be values or names that communities defines";
+    (
+        "communities.bgp.projectcalico.org",
+        vec![Kind::BGPConfiguration],
+        changed(&["communities", "prefixAdvertisements"]),
+        vec![(rule, message)],
+    )
+}
+
+fn templates() -> Validation {
+    let templates = listed(&["object", "spec", "controllers", "node", "hostEndpoint"], "templates");
+    let keys = |map: &str, pattern: &str| format!("(!has({map}) || {})", keys_fit(map, pattern));
+    let rule = format!(
+        "{templates}.all(t, {} && {})",
+        keys("t.labels", &patterns::qualified_name()),
+        keys("t.annotations", &patterns::annotation_key())
+    );
+    let checks = vec![(rule, "keys of labels and annotations of a template must be qualified names")];
+    let kinds = vec![Kind::KubeControllersConfiguration];
+    ("templates.hostendpoint.projectcalico.org", kinds, changed(&["controllers"]), checks)
 }
 
 /// Name, kinds, conditions, variables and the patches to make.
@@ -134,9 +283,9 @@ mod tests {
             of_kind.map(|object| object["metadata"]["name"].as_str().unwrap()).collect()
         };
         assert_eq!(names("AdmissionPolicy"), names("Binding"));
-        assert_eq!(names("AdmissionPolicy").len(), 3);
+        assert_eq!(names("AdmissionPolicy").len(), 8);
         assert_eq!(objects[0]["apiVersion"], "admissionregistration.k8s.io/v1beta1");
-        let protection = &objects[4]["spec"]["validations"][0]["expression"];
+        let protection = &objects[14]["spec"]["validations"][0]["expression"];
         assert_eq!(protection, "!(oldObject.metadata.name in ['kube-admin', 'default', 'kube-baseline'])");
     }
 }

@@ -23,6 +23,7 @@ const KEYWORDS: &[&str] = &[
     "pattern",
     "nullable",
     "anyOf",
+    "allOf",
     "x-kubernetes-int-or-string",
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-list-type",
@@ -42,7 +43,7 @@ fn check(path: &str, schema: &Value, problems: &mut Vec<String>) {
     let preserves = fields.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
     let int_or_string = fields.get("x-kubernetes-int-or-string") == Some(&json!(true));
     let has_content = preserves
-        || path == ".metadata"
+        || path.starts_with(".metadata")
         || fields.contains_key("properties")
         || fields.contains_key("additionalProperties");
     match fields.get("type").map(|name| name.as_str()) {
@@ -56,8 +57,10 @@ fn check(path: &str, schema: &Value, problems: &mut Vec<String>) {
         None if !preserves && !int_or_string => problems.push(format!("{path}: no type")),
         None => (),
     }
-    if fields.contains_key("anyOf") && !int_or_string {
-        problems.push(format!("{path}: anyOf"));
+    for choices in ["anyOf", "allOf"] {
+        let is_choice = !int_or_string || choices == "allOf";
+        let nested = fields.get(choices).and_then(Value::as_array).into_iter().flatten();
+        nested.filter(|_| is_choice).for_each(|inner| check_nested(path, inner, schema, problems));
     }
     if let Some(Value::Object(properties)) = fields.get("properties") {
         properties.iter().for_each(|(key, schema)| check(&format!("{path}.{key}"), schema, problems));
@@ -75,6 +78,43 @@ fn check(path: &str, schema: &Value, problems: &mut Vec<String>) {
     let types = fields.get("enum").and_then(Value::as_array).into_iter().flatten();
     if types.clone().any(Value::is_null) {
         problems.push(format!("{path}: null in enum"));
+    }
+}
+
+/// A schema within a schema says nothing of fields that the schema itself does not have, and has values only to forbid.
+fn check_nested(path: &str, nested: &Value, schema: &Value, problems: &mut Vec<String>) {
+    const VALUES: [&str; 10] = [
+        "anyOf",
+        "allOf",
+        "enum",
+        "items",
+        "maxItems",
+        "maximum",
+        "minItems",
+        "minimum",
+        "pattern",
+        "properties",
+    ];
+    for keyword in nested.as_object().into_iter().flat_map(Map::keys) {
+        if keyword != "required" && !VALUES.contains(&keyword.as_str()) {
+            problems.push(format!("{path}: {keyword} in a nested schema"));
+        }
+    }
+    for choices in ["anyOf", "allOf"] {
+        nested[choices]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .for_each(|inner| check_nested(path, inner, schema, problems));
+    }
+    for (key, inner) in nested["properties"].as_object().into_iter().flatten() {
+        match schema["properties"].get(key) {
+            Some(schema) => check_nested(&format!("{path}.{key}"), inner, schema, problems),
+            None => problems.push(format!("{path}: {key} is in a nested schema only")),
+        }
+    }
+    if let Some(items) = nested.get("items") {
+        check_nested(path, items, &schema["items"], problems);
     }
 }
 
@@ -184,11 +224,21 @@ fn crds_are_named_and_scoped_by_the_table() {
     }
 }
 
+/// `kubectl apply` keeps the whole object in an annotation of the object.
+#[test]
+fn crds_fit_into_an_annotation() {
+    const MAX_ANNOTATION_BYTES: usize = 262_144;
+    for crd in crds() {
+        let size = crd.to_string().len();
+        assert!(size < MAX_ANNOTATION_BYTES / 2, "{} has {size} bytes", crd["metadata"]["name"]);
+    }
+}
+
 #[test]
 fn schemas_say_what_the_types_say() {
     let schema = json_schema(Kind::GlobalNetworkPolicy);
     let spec = &schema["properties"]["spec"]["properties"];
-    assert_eq!(spec["tier"], json!({"type": "string", "default": "default"}));
+    assert_eq!((&spec["tier"]["type"], &spec["tier"]["default"]), (&json!("string"), &json!("default")));
     assert_eq!(spec["order"]["type"], "number");
     assert_eq!(spec["types"]["items"], json!({"type": "string", "enum": ["Ingress", "Egress"]}));
     assert_eq!((&spec["types"]["minItems"], &spec["types"]["maxItems"]), (&json!(1), &json!(2)));

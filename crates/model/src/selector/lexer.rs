@@ -2,7 +2,7 @@
 
 use super::parser::ParseError;
 
-pub(super) const MAX_KEY_LEN: usize = 512;
+pub(crate) const MAX_KEY_LEN: usize = 512;
 const SNIPPET_CHARS: usize = 20;
 
 /// A place in the text of a selector.

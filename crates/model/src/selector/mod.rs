@@ -13,8 +13,31 @@ pub mod rewrite;
 
 pub use eval::Labels;
 pub use id::{named_port_id, service_id, service_ip_id};
+pub(crate) use lexer::MAX_KEY_LEN;
 pub use parser::ParseError;
 pub use requirements::{Requirement, Requirements};
+
+/// Parentheses within parentheses that objects may have, those of `has()` included. The schemas of the kinds follow them as far.
+pub(crate) const MAX_NESTING: usize = 32;
+
+/// How deep parentheses are nested in the text of a selector.
+pub(crate) fn nesting(text: &str) -> usize {
+    let (mut depth, mut deepest, mut quote) = (0usize, 0, None);
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), c) if open == c => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '(') => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            (None, ')') => depth = depth.saturating_sub(1),
+            (None, _) => {}
+        }
+    }
+    deepest
+}
 
 /// A parsed selector. `Display` gives the canonical text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -2,11 +2,10 @@
 
 use super::Checker;
 use crate::scalar::{Port, Protocol, StringEnum};
-use crate::selector::Selector;
+use crate::schema::forms::{MAX_NETWORK_CHARS, MAX_SELECTOR_CHARS};
+use crate::selector::{self, MAX_NESTING, Selector};
 use ipnet::IpNet;
 use std::{collections::HashSet, fmt, hash::Hash, net::IpAddr};
-
-const MAX_SELECTOR: usize = 1024;
 
 /// Which addresses are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,12 @@ impl Checker<'_> {
     }
 
     fn any_selector(&self, text: &str) -> Option<Selector> {
-        self.max_chars(text, MAX_SELECTOR);
+        self.max_chars(text, MAX_SELECTOR_CHARS);
+        self.ensure(
+            selector::nesting(text) <= MAX_NESTING,
+            text,
+            format_args!("parentheses must not be nested more than {MAX_NESTING} deep"),
+        );
         Selector::parse(text).map_err(|error| self.fail(text, format!("invalid selector: {error}"))).ok()
     }
 
@@ -113,11 +117,16 @@ impl Checker<'_> {
         );
     }
 
-    /// A CIDR with a mask and no host bits set.
+    /// A CIDR with a mask and no host bits set. No packet has an IPv4 address in an IPv6 header, so such networks match nothing.
     pub fn masked_cidr(&self, text: &str) -> Option<IpNet> {
-        let net = parse_cidr(text).filter(|net| net.trunc() == *net);
+        let fits = |net: &IpNet| net.trunc() == *net && !is_mapped(*net) && text.len() <= MAX_NETWORK_CHARS;
+        let net = parse_cidr(text).filter(fits);
         if net.is_none() {
             let reason = match parse_cidr(text) {
+                Some(_) if text.len() > MAX_NETWORK_CHARS => {
+                    format!("must be at most {MAX_NETWORK_CHARS} characters long")
+                }
+                Some(net) if is_mapped(net) => "must not be an IPv4-mapped IPv6 network".to_owned(),
                 Some(net) => format!("host bits must be zero: did you mean {}?", net.trunc()),
                 None => "must be an IP network in CIDR notation".to_owned(),
             };
@@ -204,6 +213,10 @@ pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let canonical = bits == "0" || !bits.starts_with(['0', '+']);
     let address: IpAddr = address.parse().ok().filter(|_| canonical)?;
     IpNet::new(address, bits.parse().ok()?).ok()
+}
+
+fn is_mapped(net: IpNet) -> bool {
+    matches!(net.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
 fn is_interface_byte(byte: u8) -> bool {

@@ -3,27 +3,36 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../../src/schema/admission.rs"]
+mod admission;
 mod bgp;
 mod endpoints;
 mod pools;
 mod settings;
 
 use serde_json::{Value, json};
+use tortie_model::scalar::Duration;
+use tortie_model::schema::{admission_policies, json_schema};
 use tortie_model::{Kind, Resource};
 
-fn read(kind: Kind, name: &str, spec: &Value) -> Resource {
+fn object(kind: Kind, name: &str, spec: &Value) -> Value {
     let mut metadata = json!({"name": name});
     if kind.is_namespaced() {
         metadata["namespace"] = json!("prod");
     }
-    let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec});
+    json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3", "metadata": metadata, "spec": spec})
+}
+
+fn read(kind: Kind, name: &str, spec: &Value) -> Resource {
+    let object = object(kind, name, spec);
     let mut resource = Resource::from_user(object).unwrap_or_else(|error| panic!("{kind} {spec}: {error}"));
     resource.set_defaults();
     resource
 }
 
-/// The paths at which an object is refused; each failure has a reason.
+/// The paths at which an object is refused; each failure has a reason. Kubernetes is of the same opinion.
 fn paths(kind: Kind, name: &str, spec: &Value) -> Vec<String> {
+    assert_eq!(admission::disagreement(&object(kind, name, spec)), None);
     let Err(error) = read(kind, name, spec).validate() else { return Vec::new() };
     assert!(error.errors.iter().all(|error| !error.reason.is_empty()), "{error}");
     error.errors.into_iter().map(|error| error.name).collect()

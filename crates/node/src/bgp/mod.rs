@@ -83,7 +83,7 @@ struct BgpTask {
     state: Arc<State>,
     secrets: Secrets,
     limits: Limits,
-    /// Exists once BGP was spoken here since the host's start: its routes are still in the kernel.
+    /// Exists once the node spoke BGP here since the host's start: its routes are still in the kernel.
     restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// The speaker may not be configured as the plan and the secrets say.
@@ -232,8 +232,10 @@ impl BgpTask {
         let now = trouble.as_ref().or(skipped.as_ref());
         if self.reported.as_ref() != now {
             match now {
-                Some(trouble) => tracing::warn!(trouble, "BGP is not configured as the resources say"),
-                None => tracing::info!("BGP is configured as the resources say"),
+                Some(trouble) => {
+                    tracing::warn!(trouble, "cannot apply the BGP configuration of the datastore")
+                }
+                None => tracing::info!("the BGP configuration of the datastore is applied"),
             }
             self.reported = now.cloned();
         }
@@ -253,7 +255,7 @@ impl BgpTask {
             None => {
                 let host = self.host.clone();
                 let sockets = Sockets::inside(move |make| host.run(make).map_err(io::Error::other)?);
-                let restarting = self.restart_marker.exists();
+                let restarting = self.follows_speaker().await;
                 let started = Speaker::start(config.clone(), sockets, restarting).await;
                 let (speaker, routes) = started.map_err(|error| error.to_string())?;
                 write_marker(&self.restart_marker);
@@ -267,6 +269,18 @@ impl BgpTask {
                 Ok(())
             }
         }
+    }
+
+    /// Whether another speaker was here since the host's start: ours left its marker, BIRD its routes. Peers then still
+    /// forward to this node and wait for it, and the kernel forwards by the routes of before.
+    async fn follows_speaker(&self) -> bool {
+        if self.restart_marker.exists() {
+            return true;
+        }
+        tortie_dataplane::has_bgp_routes(&self.host).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the routes of the kernel; BGP starts as after a restart");
+            true
+        })
     }
 
     async fn install_batch(&mut self, batch: Batch) {

@@ -14,7 +14,7 @@ use crate::journal::{Delegate, Phase, Record};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use tortie_cni::{CniError, code};
 use tortie_dataplane::pod::{self, Attach, Attached};
@@ -50,21 +50,24 @@ impl Service {
         if let Some(known) = self.journal.get(&id) {
             // The same again is answered with the same, as long as it still stands.
             if known.phase == Phase::Live
-                && known.netns == request.netns
+                && known.is_in(&request.netns)
                 && self.is_intact(request, &known).await
             {
-                let result = known.result;
-                let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
-                return Ok(Added { result, is_new: false });
+                return self.repeat(request, known);
+            }
+            if known.adopted && known.phase == Phase::Live {
+                // Its interface is another program's work, and may carry traffic.
+                self.refuse_wired(request).await?;
             }
             self.undo(&known).await?;
-            if known.netns == request.netns {
+            if known.is_in(&request.netns) {
                 // What is wired again is in all its networks again.
                 joined = known.joined;
                 joined.retain(|joined| joined.phase == Phase::Live);
             }
         }
         let orchestrator = self.orchestrator(request).await?;
+        self.refuse_wired(request).await?;
         let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
         let wishes = workload.as_ref().map(|workload| workload.wishes.clone()).unwrap_or_default();
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
@@ -86,6 +89,7 @@ impl Service {
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
             chained: chained.is_some(),
+            adopted: false,
             workload: None,
             joined,
         };
@@ -123,6 +127,37 @@ impl Service {
             tracing::warn!(%error, container = request.container_id, "a failed ADD is not rolled back yet, trying again");
         }
         result.map(|result| Added { result, is_new: true })
+    }
+
+    /// Answers an ADD again. An adopted record learns the namespace as the runtime names it.
+    fn repeat(&self, request: &Request, mut known: Record) -> Result<Added, CniError> {
+        let result = known.result.as_mut();
+        let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
+        if known.adopted && known.netns != request.netns {
+            if let Some(inside) = result.interfaces.get_mut(1) {
+                inside.sandbox.clone_from(&request.netns);
+            }
+            known.netns.clone_from(&request.netns);
+            self.write(&known, false)?;
+        }
+        let result = known.result.unwrap_or_default();
+        Ok(Added { result, is_new: false })
+    }
+
+    /// Refuses an interface that another program made, before anything is begun that would have to be undone: the address and the
+    /// endpoint of such a container are not ours to give back.
+    async fn refuse_wired(&self, request: &Request) -> Result<(), CniError> {
+        if request.config.previous.is_some() {
+            return Ok(());
+        }
+        let (netns, name) = (&request.netns, &request.ifname);
+        let is_there = pod::has_interface(Path::new(netns), name).await.map_err(kernel_failed)?;
+        if !is_there {
+            return Ok(());
+        }
+        let message =
+            format!("interface {name} already exists in {netns}, and was not attached by this node");
+        Err(CniError::new(code::FAILED, message))
     }
 
     async fn wire(
@@ -176,9 +211,11 @@ impl Service {
             None => self.ensure_profile(request, identity).await?,
         };
         self.journal.announce(&Record { result: Some(chained.result.clone()), ..record.clone() });
+        let floating = workload.as_ref().map(|workload| workload.wishes.floating.clone()).unwrap_or_default();
         let described = workload.map(|workload| workload.endpoint);
         let addresses = chained.addresses();
-        let endpoint = self.endpoint(request, identity, record, described, &addresses, &chained.mac);
+        let mut endpoint = self.endpoint(request, identity, record, described, &addresses, &chained.mac);
+        endpoint.spec.ip_nats = nats(&floating, &addresses);
         let workload = self.enforce(record, endpoint, profile).await?;
         Ok((chained.result, workload))
     }

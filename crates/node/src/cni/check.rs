@@ -6,8 +6,9 @@ use super::service::Service;
 use crate::journal::{Phase, Record};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 use tortie_cni::{CniError, code};
-use tortie_dataplane::pod;
+use tortie_dataplane::pod::{self, PodSearch};
 use tortie_model::kinds::WorkloadEndpointSpec;
 
 impl Service {
@@ -70,6 +71,22 @@ impl Service {
         }
         if record.chained || joined.is_some() {
             // Whoever wired the container answers for the rest: another plugin, or the network it was first in.
+            return wrong;
+        }
+        if record.adopted {
+            // Versions of Calico differ in settings and routes: the pair and the addresses are what counts.
+            let search = PodSearch {
+                host_interface: record.host_interface.clone(),
+                container_interface: record.id.ifname.clone(),
+                addresses: addresses(result).into_iter().collect(),
+            };
+            match pod::is_wired(&self.host, Path::new(&request.netns), &search).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    wrong.push(format!("{} does not lead into the container", record.host_interface))
+                }
+                Err(error) => wrong.push(error.to_string()),
+            }
             return wrong;
         }
         match self.attach_request(request, record, result, None) {

@@ -143,7 +143,8 @@ pub(super) fn failed(error: Error) -> CniError {
 
 pub(super) fn store_failed(error: tortie_store::Error) -> CniError {
     let code = match &error {
-        tortie_store::Error::Datastore(_) | tortie_store::Error::Conflict { .. } => code::TRY_AGAIN,
+        tortie_store::Error::Conflict { .. } => code::TRY_AGAIN,
+        error if error.is_outage() => code::TRY_AGAIN,
         _ => code::FAILED,
     };
     CniError::new(code, error.to_string())

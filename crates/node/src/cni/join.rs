@@ -29,7 +29,8 @@ impl Service {
         let fits = |record: &Record| {
             record.id.container_id == id.container_id
                 && record.phase == Phase::Live
-                && record.netns == request.netns
+                && record.is_in(&request.netns)
+                && !record.network.is_empty()
                 && record.network != request.config.name
                 && record.endpoint.is_some()
                 && !record.chained
@@ -51,6 +52,7 @@ impl Service {
     /// Whether what is attached is not what the request is about.
     pub(super) fn is_of_another_network(request: &Request, record: &Record) -> bool {
         record.network != request.config.name
+            && !record.network.is_empty()
             && record.phase == Phase::Live
             && !record.chained
             && Identity::of(request).orchestrator != "k8s"

@@ -5,6 +5,7 @@
 //! Kubernetes says of a pod, `join` is for a container's further networks, `service` does the work and `server` listens.
 
 mod add;
+mod adoption;
 mod chained;
 mod check;
 mod config;
@@ -26,6 +27,7 @@ pub fn is_request(bytes: &[u8]) -> bool {
     request::Request::parse(bytes).is_ok()
 }
 
+pub use config::NetworkConfig;
 pub use result::CniResult;
 pub use server::serve;
 pub use service::Service;

@@ -143,7 +143,7 @@ impl Request {
 }
 
 /// Also limits the length: the name becomes part of file names and keys.
-fn check_container_id(id: &str) -> Result<(), CniError> {
+pub(super) fn check_container_id(id: &str) -> Result<(), CniError> {
     let fits = id.len() <= 200
         && id.starts_with(|c: char| c.is_ascii_alphanumeric())
         && id.bytes().all(|c| c.is_ascii_alphanumeric() || b"_.-".contains(&c));
@@ -153,7 +153,7 @@ fn check_container_id(id: &str) -> Result<(), CniError> {
     }
 }
 
-fn check_interface(name: &str) -> Result<(), CniError> {
+pub(super) fn check_interface(name: &str) -> Result<(), CniError> {
     let wrong = |message: &str| Err(CniError::new(code::ENVIRONMENT, message).with(name));
     match name {
         "." | ".." => wrong("interface name is . or .."),

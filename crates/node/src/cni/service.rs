@@ -7,6 +7,7 @@ use super::workload::Connected;
 use crate::engine::Requests;
 use crate::health::POLICY;
 use crate::journal::{AttachmentId, Joined, Journal, Phase, Record};
+use crate::pending_endpoints::PendingEndpoints;
 use crate::state::State;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +47,8 @@ pub struct Service {
     pub engine: Requests,
     pub journal: Arc<Journal>,
     pub state: Arc<State>,
+    /// Attached by another program and not adopted yet.
+    pub(super) pending: PendingEndpoints,
     /// How the daemon itself reaches Kubernetes, if it does.
     pub(super) own_orchestrator: Option<KubernetesTarget>,
     pub(super) connected: tokio::sync::Mutex<Option<Connected>>,
@@ -77,6 +80,7 @@ impl Service {
             engine,
             journal,
             state,
+            pending: PendingEndpoints::default(),
             own_orchestrator: None,
             connected: tokio::sync::Mutex::default(),
             profiles: Mutex::default(),
@@ -92,9 +96,22 @@ impl Service {
         self
     }
 
+    /// Adopts these endpoints when [`Service::adopt_endpoints`] or a request of the runtime asks for it.
+    pub fn adopting(mut self, pending: PendingEndpoints) -> Service {
+        self.pending = pending;
+        self
+    }
+
     pub async fn answer(&self, request: Request) -> Result<Response<'_>, CniError> {
-        if (request.plugin, request.command) == (Plugin::Calico, Command::Add) {
+        let is_about_container = matches!(request.command, Command::Add | Command::Del | Command::Check);
+        if request.plugin == Plugin::Calico && is_about_container {
             self.check_ready()?;
+            let adopted = self.adopt_container(&request.container_id).await;
+            adopted.map_err(|error| {
+                CniError::new(code::TRY_AGAIN, "the container is not adopted yet").with(error.to_string())
+            })?;
+        }
+        if (request.plugin, request.command) == (Plugin::Calico, Command::Add) {
             self.check_policy()?;
             let lock = self.lock(&request.container_id).await;
             let added = self.add(&request).await?;
@@ -215,10 +232,19 @@ impl Service {
     /// Undoes what nobody finished, and what died without a word: at start, and from time to time.
     pub async fn collect_garbage(&self) {
         let mut seen = BTreeSet::new();
-        for record in self.journal.all() {
+        let records = self.journal.all();
+        // Read after the records: the interface of an attachment that lives is older than its record.
+        let interfaces = match records.iter().any(is_judged_by_interface) {
+            true => tortie_dataplane::interface_names(&self.host).await,
+            false => Ok(BTreeMap::new()),
+        };
+        let interfaces = interfaces
+            .inspect_err(|error| tracing::warn!(%error, "cannot see whether adopted containers live"))
+            .ok();
+        for record in records {
             let dead = match record.phase {
                 Phase::Adding | Phase::Removing => true,
-                Phase::Live => !Netns::exists(&record.netns),
+                Phase::Live => is_dead(&record, interfaces.as_ref()),
             };
             if !dead {
                 if let Err(error) = self.part_from(&record.id, |joined| joined.phase != Phase::Live).await {
@@ -239,7 +265,7 @@ impl Service {
             let Some(current) = self.journal.get(&record.id).filter(|now| now.phase == record.phase) else {
                 continue;
             };
-            tracing::info!(container = record.id.container_id, phase = ?record.phase, "undoing an attachment that nobody finished or whose namespace is gone");
+            tracing::info!(container = record.id.container_id, phase = ?record.phase, "removing an attachment that is unfinished or whose namespace is gone");
             if let Err(error) = self.undo(&current).await {
                 tracing::warn!(%error, container = record.id.container_id, "the attachment is not undone yet, trying again");
             }
@@ -294,7 +320,54 @@ impl Drop for ContainerLock<'_> {
     }
 }
 
+/// Whether the namespace of a live attachment is gone; not if it cannot be seen.
+fn is_dead(record: &Record, interfaces: Option<&BTreeMap<String, bool>>) -> bool {
+    match is_judged_by_interface(record) {
+        true => interfaces.is_some_and(|names| !names.contains_key(&record.host_interface)),
+        false => !Netns::exists(&record.netns),
+    }
+}
+
+/// The kernel removes the host's interface together with the namespace. The path in an adopted record may be one of several names
+/// of the namespace, and that name may go while the container lives.
+fn is_judged_by_interface(record: &Record) -> bool {
+    record.netns.is_empty() || (record.adopted && !record.host_interface.is_empty())
+}
+
 fn describe(troubles: &BTreeMap<String, String>) -> String {
     let lines: Vec<String> = troubles.iter().map(|(part, trouble)| format!("{part}: {trouble}")).collect();
     lines.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adopted_container_outlives_a_name_of_its_namespace() {
+        let path = "/proc/self/ns/net";
+        let record = |netns: &str, adopted: bool| Record {
+            id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },
+            phase: Phase::Live,
+            network: String::new(),
+            netns: netns.to_owned(),
+            host_interface: "cali1".into(),
+            handle: None,
+            delegate: None,
+            endpoint: None,
+            result: None,
+            chained: false,
+            adopted,
+            workload: None,
+            joined: Vec::new(),
+        };
+        let there = BTreeMap::from([("cali1".to_owned(), true)]);
+        for netns in ["/nonexistent", path, ""] {
+            assert!(!is_dead(&record(netns, true), Some(&there)), "{netns}");
+            assert!(is_dead(&record(netns, true), Some(&BTreeMap::new())), "{netns}");
+            assert!(!is_dead(&record(netns, true), None), "{netns}");
+        }
+        assert!(is_dead(&record("/nonexistent", false), Some(&there)));
+        assert!(!is_dead(&record(path, false), Some(&BTreeMap::new())));
+    }
 }

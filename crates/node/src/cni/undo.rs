@@ -29,13 +29,17 @@ impl Service {
             if !request.netns.is_empty() {
                 record.netns = request.netns.clone();
             }
+            // The record of an adopted container does not name another IPAM plugin; the request does.
+            if record.adopted && record.handle.is_none() {
+                record.delegate = delegate(request)?;
+            }
             return self.undo(&record).await;
         }
         // Attached by somebody else, or long gone: everything that could be there is looked for.
         let identity = Identity::of(request);
         let derived = self.pick_host_interface(request, &identity);
         let own_ipam = request.config.ipam.kind == CALICO_IPAM;
-        let delegated = !own_ipam && !request.config.ipam.kind.is_empty();
+        let delegate = delegate(request)?;
         let record = Record {
             id,
             phase: Phase::Removing,
@@ -43,10 +47,11 @@ impl Service {
             netns: request.netns.clone(),
             host_interface: if self.is_in_use(&derived) { String::new() } else { derived },
             handle: own_ipam.then(|| identity::handle(&request.config.name, &request.container_id)),
-            delegate: if delegated { Some(Delegate::of(request, &any_network())?) } else { None },
             endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
             result: None,
-            chained: request.config.previous.is_some() && !own_ipam && !delegated,
+            chained: request.config.previous.is_some() && !own_ipam && delegate.is_none(),
+            delegate,
+            adopted: false,
             workload: None,
             joined: Vec::new(),
         };
@@ -146,6 +151,15 @@ impl Service {
     fn is_in_use(&self, interface: &str) -> bool {
         self.journal.find(|record| record.host_interface == interface).is_some()
     }
+}
+
+/// The other IPAM plugin of a request.
+fn delegate(request: &Request) -> Result<Option<Delegate>, CniError> {
+    let kind = &request.config.ipam.kind;
+    if kind.is_empty() || kind == CALICO_IPAM {
+        return Ok(None);
+    }
+    Delegate::of(request, &any_network()).map(Some)
 }
 
 /// To give back an address, a plugin does not need to know the network it came from.

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_cni::{CniError, code};
+use tortie_compute::MAX_FLOATING_IPS;
 
 const POOLS_V4: &str = "cni.projectcalico.org/ipv4pools";
 const POOLS_V6: &str = "cni.projectcalico.org/ipv6pools";
@@ -65,7 +66,13 @@ impl Wishes {
             if !config.feature_control.floating_ips {
                 return Err(failed("requested feature is not enabled: floating_ips".to_owned()));
             }
-            wishes.floating = list(text)?.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
+            let listed = list(text)?;
+            if listed.len() > MAX_FLOATING_IPS {
+                let count = listed.len();
+                let message = format!("annotation {FLOATING}: {count} addresses, at most {MAX_FLOATING_IPS}");
+                return Err(failed(message));
+            }
+            wishes.floating = listed.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
         }
         wishes.mac = pod.get(MAC).map(|text| mac(text)).transpose()?;
         Ok(wishes)

@@ -151,6 +151,10 @@ impl Core {
                 self.attach(waiter, key, &value, profile, now);
             }
             Event::Detach { waiter, key, revision } => self.detach(waiter, key, revision, now),
+            Event::Hold { waiter, key } => {
+                self.held.insert(key);
+                return vec![Action::Answer { waiter, outcome: Ok(()) }];
+            }
             Event::Learnt { routes, complete } => {
                 let install = self.plan.bgp.as_ref().map(|bgp| &bgp.install);
                 self.learnt.extend(routes.into_iter().map(|route| learnt(route, install)));
@@ -331,6 +335,9 @@ impl Core {
             let problem = self.compute.problems().remove(&key.to_string());
             return Err(Refusal::Endpoint(problem.unwrap_or_else(|| "it was removed meanwhile".to_owned())));
         };
+        if let Some(reason) = self.compute.floating_refusal(key) {
+            return Err(Refusal::Endpoint(reason));
+        }
         let is_sent = |update: &Update| matches!(update, Update::Workload(other, _) if other == id);
         match updates.iter().any(is_sent) {
             true => Ok(None),

@@ -29,6 +29,8 @@ pub enum Event {
     },
     /// CNI detaches a workload, whose endpoint it deletes from the datastore at this revision.
     Detach { waiter: WaiterId, key: Key, revision: Option<Revision> },
+    /// A workload of the datastore is attached by CNI: keep it whatever the datastore says from now on.
+    Hold { waiter: WaiterId, key: Key },
     /// BGP has chosen other routes.
     Learnt { routes: Vec<LearntRoute>, complete: bool },
     /// Machines that are on their way here have said that they run.

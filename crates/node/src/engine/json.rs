@@ -55,6 +55,9 @@ pub fn event_to_json(event: &Event) -> Result<Json, FormatError> {
             }
             return Ok(json!({ "detach": detach }));
         }
+        Event::Hold { waiter, key } => {
+            return Ok(json!({ "hold": { "waiter": waiter.0, "key": key_to_json(key)? } }));
+        }
         Event::Learnt { routes, complete } => Local::Learnt { routes: routes.clone(), complete: *complete },
         Event::Announced(ids) => Local::Announced(ids.iter().cloned().map(OneWorkload).collect()),
         Event::Started => Local::Started,
@@ -80,6 +83,9 @@ pub fn event_from_json(json: &Json) -> Result<Event, FormatError> {
         let revision = detach.get("revision").is_some().then(|| revision(detach)).transpose()?;
         let key = key_from_json(field(detach, "key")?)?;
         return Ok(Event::Detach { waiter: waiter(detach)?, key, revision });
+    }
+    if let Some(hold) = json.get("hold") {
+        return Ok(Event::Hold { waiter: waiter(hold)?, key: key_from_json(field(hold, "key")?)? });
     }
     let local = Local::deserialize(json).map_err(|error| unknown(&format!("{error}: {json}")))?;
     Ok(match local {

@@ -19,6 +19,7 @@ pub struct Request {
 enum Wanted {
     Attach { key: Key, value: Box<Value>, profile: Option<String> },
     Detach { key: Key, revision: Option<Revision> },
+    Hold { key: Key },
 }
 
 /// Why a request has no effect.
@@ -50,6 +51,11 @@ impl Requests {
         self.send(Wanted::Detach { key, revision }).await
     }
 
+    /// Keeps an endpoint of the datastore in the plan until it is detached.
+    pub async fn hold(&self, key: Key) -> Result<(), RequestError> {
+        self.send(Wanted::Hold { key }).await
+    }
+
     async fn send(&self, wanted: Wanted) -> Result<(), RequestError> {
         let (answer, answered) = oneshot::channel();
         self.0.send(Request { wanted, answer }).await.map_err(|_| RequestError::Stopping)?;
@@ -62,6 +68,7 @@ impl Request {
         let event = match self.wanted {
             Wanted::Attach { key, value, profile } => Event::Attach { waiter, key, value, profile },
             Wanted::Detach { key, revision } => Event::Detach { waiter, key, revision },
+            Wanted::Hold { key } => Event::Hold { waiter, key },
         };
         (event, self.answer)
     }

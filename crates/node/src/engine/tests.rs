@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_compute::{BgpEnvironment, Compute, Environment};
 use tortie_model::kinds::{
-    FelixConfiguration, FelixConfigurationSpec, Node, NodeBGPSpec, NodeSpec, Profile, ProfileSpec,
-    WorkloadEndpoint, WorkloadEndpointSpec,
+    FelixConfiguration, FelixConfigurationSpec, IPNAT, IPPool, IPPoolSpec, Node, NodeBGPSpec, NodeSpec,
+    Profile, ProfileSpec, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_plan::{Workload, WorkloadId};
@@ -198,6 +198,56 @@ fn an_endpoint_without_effect_is_refused() {
     assert_eq!(outcomes[0].1.as_ref().unwrap_err().to_string(), refusal);
 }
 
+/// A container that asks for floating addresses; the one with the lower number is older.
+fn attach_floating(number: u8, externals: &[&str]) -> Event {
+    let mut value = endpoint(number, number.into());
+    if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
+        endpoint.metadata.creation_timestamp = Some(format!("202{number}-01-01T00:00:00Z"));
+        let nat = |external: &&str| IPNAT {
+            internal_ip: format!("10.0.{number}.{number}"),
+            external_ip: (*external).to_owned(),
+        };
+        endpoint.spec.ip_nats = externals.iter().map(nat).collect();
+    }
+    let (waiter, value) = (WaiterId(number.into()), Box::new(value));
+    Event::Attach { waiter, key: key(number), value, profile: None }
+}
+
+#[test]
+fn a_claimed_floating_address_does_not_fail_attach() {
+    let mut core = running();
+    let spec = serde_json::from_value(serde_json::json!({"floatingIPs": "Enabled"})).unwrap();
+    let pool_meta = ObjectMeta { name: "floating".into(), ..ObjectMeta::default() };
+    let pool_spec = IPPoolSpec { cidr: "192.0.2.0/24".into(), ..IPPoolSpec::default() };
+    let pool = Event::Feed(FeedEvent::Put {
+        key: Key::resource(Kind::IPPool, "", "floating"),
+        value: Value::Resource(IPPool::new(pool_meta, pool_spec).into()),
+        revision: 1.into(),
+    });
+    feed(&mut core, 1, [configuration(spec, 1), pool, Event::Turn, Event::Applied(vec![])]);
+    let granted = |core: &Core, number: u8| -> Vec<String> {
+        let floating = &core.plan().workloads[&id(number)].floating;
+        floating.iter().map(|pair| pair.external.to_string()).collect()
+    };
+    let problem = |core: &Core, number: u8| core.compute().problems().remove(&key(number).to_string());
+    let update =
+        |core: &mut Core, event: Event| answers(&feed(core, 1, [event, Event::Turn, Event::Applied(vec![])]));
+    assert_eq!(update(&mut core, attach_floating(1, &["192.0.2.1"])), [(1, Ok(()))]);
+    // The new pod of a rolling update: the old one goes when the new one runs.
+    assert_eq!(update(&mut core, attach_floating(2, &["192.0.2.1", "192.0.2.2"])), [(2, Ok(()))]);
+    assert_eq!((granted(&core, 1), granted(&core, 2)), (vec!["192.0.2.1".into()], vec!["192.0.2.2".into()]));
+    let expected = "floating addresses refused: 192.0.2.1: another endpoint had asked for it before";
+    assert_eq!(problem(&core, 2).as_deref(), Some(expected));
+    assert_eq!(update(&mut core, detach(9, 1, 1)), [(9, Ok(()))]);
+    assert_eq!(granted(&core, 2), ["192.0.2.1", "192.0.2.2"]);
+    assert_eq!(problem(&core, 2), None);
+    // Any other reason fails ADD, whatever else is claimed.
+    let outcomes = update(&mut core, attach_floating(3, &["192.0.2.1", "203.0.113.1"]));
+    let expected = "the endpoint has no effect: floating addresses refused: 203.0.113.1: it is in no enabled \
+        IPPool that allows workloads";
+    assert_eq!(outcomes[0].1.as_ref().unwrap_err().to_string(), expected);
+}
+
 #[test]
 fn an_attach_waits_for_its_profile_but_not_for_ever() {
     let mut core = running();
@@ -209,6 +259,19 @@ fn an_attach_waits_for_its_profile_but_not_for_ever() {
     assert_eq!(answers(&actions), []);
     feed(&mut core, 9, [Event::Turn]);
     assert_eq!(answers(&feed(&mut core, 9, [Event::Applied(vec![])])), [(2, Ok(()))]);
+}
+
+#[test]
+fn an_endpoint_that_is_held_outlives_its_deletion() {
+    for hold in [false, true] {
+        let mut core = core();
+        feed(&mut core, 0, [node(), put(1, 1), in_sync()]);
+        let held = hold.then(|| Event::Hold { waiter: WaiterId(1), key: key(1) });
+        let answered = answers(&feed(&mut core, 0, held));
+        assert_eq!(answered.len(), usize::from(hold));
+        feed(&mut core, 0, [delete(1, 2), Event::Turn]);
+        assert_eq!((core.plan().workloads.contains_key(&id(1)), core.take_lost()), (hold, hold));
+    }
 }
 
 #[test]
@@ -286,7 +349,7 @@ struct World {
 impl World {
     fn step(&mut self, core: &mut Core, now: Duration, event: Event) {
         match &event {
-            Event::Attach { waiter, .. } | Event::Detach { waiter, .. } => {
+            Event::Attach { waiter, .. } | Event::Detach { waiter, .. } | Event::Hold { waiter, .. } => {
                 self.asked.insert(waiter.0);
             }
             Event::Feed(FeedEvent::InSync) => self.in_sync = true,

@@ -1,37 +1,129 @@
 //! Files that others read at any time: each is whole or not there, and all of them are noted, to be removed again.
+//!
+//! A file of another program, such as Calico's plugin of the same name, is kept beside ours until ours is removed. Its name ends so
+//! that no runtime takes it for a network. A kill between any two steps loses nothing: the note is written first, the kept
+//! file is never overwritten, and a note whose kept file is missing means that the file in place is the original.
+//!
+//! A file that another program has written over ours since, such as the installer of a Calico that comes back, stays when ours
+//! are removed: digests of what we wrote tell the two apart.
 
-use std::fs::{self, OpenOptions, Permissions};
+use data_encoding::HEXLOWER;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha1::{Digest, Sha1};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "cni-installation.json";
+const FILES: &str = "cni-installation.json";
+/// A file of its own, so that a version without it still reads the other one.
+const ORIGINALS: &str = "cni-originals.json";
+/// A file of its own for the same reason.
+const DIGESTS: &str = "cni-digests.json";
+/// Runtimes read files that end in `.conf`, `.conflist` or `.json`.
+const KEPT_SUFFIX: &str = ".before-tortie";
 
-/// What was written where, in this order.
+/// The CNI files of this host that are ours: plugins, credentials, the configuration of the network.
 #[derive(Debug)]
-pub struct Manifest {
-    path: PathBuf,
+pub struct CniFiles {
+    state_dir: PathBuf,
+    /// In the order in which they were written.
     files: Vec<PathBuf>,
+    /// Those in whose place was a file of another program.
+    originals: Vec<PathBuf>,
+    /// Of the contents that are ours: those in place and those about to be. A file that a former version wrote has no entry.
+    digests: BTreeMap<PathBuf, Vec<String>>,
 }
 
-impl Manifest {
-    pub fn load(state_dir: &Path) -> Result<Manifest, String> {
-        let path = state_dir.join(NAME);
-        let files = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| about(&path, &error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(about(&path, &error)),
-        };
-        Ok(Manifest { path, files })
+/// A file that is ours no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovedFile {
+    pub path: PathBuf,
+    pub removal: FileRemoval,
+}
+
+/// How a file ceased to be ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileRemoval {
+    Removed,
+    /// The file of the other program is back.
+    Restored,
+    /// Another program has replaced it: its file stays.
+    Left,
+}
+
+impl fmt::Display for RemovedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.removal {
+            FileRemoval::Removed => write!(f, "removed: {path}"),
+            FileRemoval::Restored => write!(f, "removed: {path} (the file that was there before is back)"),
+            FileRemoval::Left => write!(f, "left: {path} (replaced by another program)"),
+        }
+    }
+}
+
+impl CniFiles {
+    pub fn load(state_dir: &Path) -> Result<CniFiles, String> {
+        let files: Vec<PathBuf> = load_list(&state_dir.join(FILES))?;
+        let mut originals: Vec<PathBuf> = load_list(&state_dir.join(ORIGINALS))?;
+        let mut digests: BTreeMap<PathBuf, Vec<String>> = load_list(&state_dir.join(DIGESTS))?;
+        // Left by a run that was killed between the lists.
+        originals.retain(|path| files.contains(path));
+        digests.retain(|path, _| files.contains(path));
+        Ok(CniFiles { state_dir: state_dir.to_owned(), files, originals, digests })
+    }
+
+    /// Fails if the path cannot be replaced and restored by a file: nothing has been changed then.
+    pub fn check(&self, path: &Path) -> Result<(), String> {
+        for path in [path, &kept(path)] {
+            match fs::symlink_metadata(path) {
+                Ok(found) if found.is_dir() => return Err(about(path, &"is a directory")),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(path, &error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a file that a former version wrote as ours.
+    pub fn claim(&mut self, path: &Path) -> Result<(), String> {
+        if self.is_noted(path) {
+            return Ok(());
+        }
+        self.files.push(path.to_owned());
+        self.save(FILES, &self.files)
+    }
+
+    /// What another program has, or had, in this place.
+    pub fn original(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+        if let Some(bytes) = read(&kept(path))? {
+            return Ok(Some(bytes));
+        }
+        match self.is_noted(path) && !self.has_original(path) {
+            true => Ok(None),
+            false => read(path),
+        }
     }
 
     /// Replaces a file, unless it has these contents and this mode already.
     pub fn write(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), String> {
-        let is_mode = |meta: fs::Metadata| meta.permissions().mode() & 0o777 == mode;
-        if fs::metadata(path).is_ok_and(is_mode) && fs::read(path).is_ok_and(|old| old == contents) {
-            return Ok(());
+        let is_mode = |meta: fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o777 == mode;
+        if fs::symlink_metadata(path).is_ok_and(is_mode) && fs::read(path).is_ok_and(|old| old == contents) {
+            return match self.is_noted(path) && !self.digests.contains_key(path) {
+                true => self.note_digest(path, Some(contents)),
+                false => Ok(()),
+            };
         }
+        self.check(path)?;
+        self.note_digest(path, Some(contents))?;
         self.note(path)?;
+        if self.has_original(path) {
+            keep(path)?;
+        }
         let write = |new: &Path| {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(new)?;
             file.set_permissions(Permissions::from_mode(mode))?;
@@ -41,41 +133,170 @@ impl Manifest {
         replace(path, write)
     }
 
-    /// Removes everything, the last first; what is gone already is no failure.
-    pub fn remove(mut self) -> Result<Vec<PathBuf>, String> {
+    /// Takes a file of another program out of its place until everything of ours is removed.
+    pub fn set_aside(&mut self, path: &Path) -> Result<(), String> {
+        if fs::symlink_metadata(path).is_err() {
+            return Ok(());
+        }
+        self.check(path)?;
+        self.note_digest(path, None)?;
+        self.note(path)?;
+        if self.has_original(path) {
+            keep(path)?;
+        }
+        remove(path)
+    }
+
+    /// Removes everything, the last first, and restores what was there before. What another program has replaced since stays. What is
+    /// done already is no failure.
+    pub fn remove(mut self) -> Result<Vec<RemovedFile>, String> {
         let mut removed = Vec::new();
         let mut failures = Vec::new();
         for path in std::mem::take(&mut self.files).into_iter().rev() {
-            match remove(&path) {
-                Ok(()) => removed.push(path),
+            let undone = self.undo(&path);
+            match undone.and_then(|removal| remove(&beside(&path, ".tmp")).map(|()| removal)) {
+                Ok(removal) => removed.push(RemovedFile { path, removal }),
                 Err(reason) => {
                     failures.push(reason);
                     self.files.insert(0, path);
                 }
             }
         }
-        match failures.is_empty() {
-            true => remove(&self.path).map(|()| removed),
-            false => {
-                failures.extend(self.save().err());
-                Err(failures.join("; "))
-            }
+        if !failures.is_empty() {
+            failures.extend(self.save(FILES, &self.files).err());
+            return Err(failures.join("; "));
         }
+        // In this order: without the others a restored file would be one of ours.
+        for name in [FILES, ORIGINALS, DIGESTS] {
+            remove(&self.state_dir.join(name))?;
+        }
+        Ok(removed)
+    }
+
+    fn undo(&self, path: &Path) -> Result<FileRemoval, String> {
+        if self.is_replaced(path)? {
+            return remove(&kept(path)).map(|()| FileRemoval::Left);
+        }
+        match self.has_original(path) {
+            true => restore(path).map(|()| FileRemoval::Restored),
+            false => remove(path).map(|()| FileRemoval::Removed),
+        }
+    }
+
+    /// Whether the file in place is known not to be ours.
+    fn is_replaced(&self, path: &Path) -> Result<bool, String> {
+        let Some(ours) = self.digests.get(path) else { return Ok(false) };
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => Ok(digest_of(path)?.is_some_and(|found| !ours.contains(&found))),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(about(path, &error)),
+        }
+    }
+
+    fn is_noted(&self, path: &Path) -> bool {
+        self.files.iter().any(|known| known == path)
+    }
+
+    fn has_original(&self, path: &Path) -> bool {
+        self.originals.iter().any(|known| known == path)
     }
 
     /// A file that is written again keeps its place.
     fn note(&mut self, path: &Path) -> Result<(), String> {
-        if self.files.iter().any(|known| known == path) {
+        if self.is_noted(path) {
             return Ok(());
         }
+        let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
+        if !self.has_original(path) && (exists(path) || exists(&kept(path))) {
+            self.originals.push(path.to_owned());
+            self.save(ORIGINALS, &self.originals)?;
+        }
         self.files.push(path.to_owned());
-        self.save()
+        self.save(FILES, &self.files)
     }
 
-    fn save(&self) -> Result<(), String> {
-        let text = serde_json::to_vec(&self.files).map_err(|error| about(&self.path, &error))?;
-        replace(&self.path, |new| fs::write(new, &text))
+    /// Before a file is replaced: until then, what is in place stays ours if it is.
+    fn note_digest(&mut self, path: &Path, contents: Option<&[u8]>) -> Result<(), String> {
+        let is_regular = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        let in_place = if is_regular { digest_of(path)? } else { None };
+        let is_ours = |digest: &String| match self.digests.get(path) {
+            Some(ours) => ours.contains(digest),
+            None => self.is_noted(path),
+        };
+        let mut ours: Vec<String> = in_place.into_iter().filter(is_ours).collect();
+        ours.extend(contents.map(digest).filter(|new| !ours.contains(new)));
+        self.digests.insert(path.to_owned(), ours);
+        self.save(DIGESTS, &self.digests)
     }
+
+    fn save<L: Serialize + ?Sized>(&self, name: &str, list: &L) -> Result<(), String> {
+        let path = self.state_dir.join(name);
+        let text = serde_json::to_vec(list).map_err(|error| about(&path, &error))?;
+        replace(&path, |new| {
+            let mut file = File::create(new)?;
+            file.write_all(&text)?;
+            file.sync_all()
+        })
+    }
+}
+
+fn load_list<L: DeserializeOwned + Default>(path: &Path) -> Result<L, String> {
+    match read(path)? {
+        Some(text) => serde_json::from_slice(&text).map_err(|error| about(path, &error)),
+        None => Ok(L::default()),
+    }
+}
+
+fn digest(contents: &[u8]) -> String {
+    HEXLOWER.encode(&Sha1::digest(contents))
+}
+
+fn digest_of(path: &Path) -> Result<Option<String>, String> {
+    Ok(read(path)?.map(|contents| digest(&contents)))
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(about(path, &error)),
+    }
+}
+
+/// Keeps a second name for what is in place, unless an earlier run has: the first one is the original.
+fn keep(path: &Path) -> Result<(), String> {
+    let kept = kept(path);
+    if fs::symlink_metadata(&kept).is_ok() {
+        return Ok(());
+    }
+    match fs::hard_link(path, &kept) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A file system without links.
+        Err(_) => replace(&kept, |new| fs::copy(path, new).map(drop)),
+    }
+}
+
+/// Puts the kept file back in its place. Without one, what is in place is the original.
+fn restore(path: &Path) -> Result<(), String> {
+    let kept = kept(path);
+    match fs::rename(&kept, path) {
+        // Two names of one file are left as they are by a rename.
+        Ok(()) => remove(&kept),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(about(path, &error)),
+    }
+}
+
+fn kept(path: &Path) -> PathBuf {
+    beside(path, KEPT_SUFFIX)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// What is not there need not be removed.
@@ -88,9 +309,7 @@ pub fn remove(path: &Path) -> Result<(), String> {
 
 /// Makes the new file beside the old one and puts it in its place in one step.
 fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), String> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".tmp");
-    let new = PathBuf::from(new);
+    let new = beside(path, ".tmp");
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(|error| about(dir, &error))?;
     }
@@ -102,6 +321,171 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(
     })
 }
 
-fn about(path: &Path, error: &dyn std::fmt::Display) -> String {
+fn about(path: &Path, error: &dyn fmt::Display) -> String {
     format!("{}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host with Calico's plugin and list, and the paths of both.
+    fn host() -> (tempfile::TempDir, [PathBuf; 2]) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["calico", "10-calico.conflist"].map(|name| dir.path().join(name));
+        for path in &paths {
+            fs::write(path, "of Calico").unwrap();
+        }
+        fs::create_dir(dir.path().join("state")).unwrap();
+        (dir, paths)
+    }
+
+    fn listing(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn contents(paths: &[PathBuf]) -> Vec<String> {
+        paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+    }
+
+    #[test]
+    fn originals_are_kept_and_restored() {
+        let (dir, paths) = host();
+        let state = dir.path().join("state");
+        for _ in 0..2 {
+            // The second run, of another version, keeps the first original.
+            for text in ["ours", "ours, newer"] {
+                let mut files = CniFiles::load(&state).unwrap();
+                for path in &paths {
+                    files.write(path, text.as_bytes(), 0o644).unwrap();
+                    assert_eq!(files.original(path).unwrap().unwrap(), b"of Calico");
+                }
+                assert_eq!(contents(&paths), [text, text]);
+            }
+            let networks = listing(dir.path());
+            let read = networks.iter().filter(|name| name.ends_with("conflist") || name.ends_with(".conf"));
+            assert_eq!(read.count(), 1, "{networks:?}");
+            let removed = CniFiles::load(&state).unwrap().remove().unwrap();
+            assert!(
+                removed.iter().all(|file| file.removal == FileRemoval::Restored)
+                    && removed[0].path == paths[1],
+                "{removed:?}"
+            );
+            assert_eq!(contents(&paths), ["of Calico", "of Calico"]);
+            assert_eq!(listing(dir.path()), ["10-calico.conflist", "calico", "state"]);
+            assert!(CniFiles::load(&state).unwrap().remove().unwrap().is_empty());
+            assert_eq!(contents(&paths), ["of Calico", "of Calico"]);
+        }
+    }
+
+    #[test]
+    fn a_kill_at_any_step_loses_no_original() {
+        // The steps of a write, each of which may be the last one.
+        let steps: [fn(&mut CniFiles, &Path); 4] = [
+            |files, path| files.note_digest(path, Some(b"ours")).unwrap(),
+            |files, path| files.note(path).unwrap(),
+            |_, path| keep(path).unwrap(),
+            |_, path| replace(path, |new| fs::write(new, "ours")).unwrap(),
+        ];
+        for killed_after in 0..=steps.len() {
+            for again in [false, true] {
+                let (dir, paths) = host();
+                let (state, path) = (dir.path().join("state"), &paths[1]);
+                let mut files = CniFiles::load(&state).unwrap();
+                steps.iter().take(killed_after).for_each(|step| step(&mut files, path));
+                if again {
+                    CniFiles::load(&state).unwrap().write(path, b"ours", 0o644).unwrap();
+                }
+                // A removal that is killed after the files, before their lists.
+                let lists = [FILES, ORIGINALS, DIGESTS]
+                    .map(|name| (state.join(name), fs::read(state.join(name)).ok()));
+                CniFiles::load(&state).unwrap().remove().unwrap();
+                for (list, text) in lists {
+                    if let Some(text) = text {
+                        fs::write(list, text).unwrap();
+                    }
+                }
+                CniFiles::load(&state).unwrap().remove().unwrap();
+                assert_eq!(contents(&paths), ["of Calico", "of Calico"], "after {killed_after}, {again}");
+                assert_eq!(listing(dir.path()), ["10-calico.conflist", "calico", "state"]);
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_another_program_replaced_stay() {
+        for has_originals in [true, false] {
+            let (dir, paths) = host();
+            let state = dir.path().join("state");
+            if !has_originals {
+                paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+            }
+            let mut files = CniFiles::load(&state).unwrap();
+            for path in &paths {
+                files.write(path, b"ours", 0o644).unwrap();
+                fs::write(path, "of a newer Calico").unwrap();
+            }
+            // A file that Calico writes again where ours only had its original set aside.
+            let old = dir.path().join("old.conf");
+            fs::write(&old, "of Calico").unwrap();
+            files.set_aside(&old).unwrap();
+            fs::write(&old, "of a newer Calico").unwrap();
+            let removed = CniFiles::load(&state).unwrap().remove().unwrap();
+            assert!(removed.iter().all(|file| file.removal == FileRemoval::Left), "{removed:?}");
+            assert!(removed[0].to_string().starts_with("left: "), "{}", removed[0]);
+            assert_eq!(contents(&paths), ["of a newer Calico"; 2]);
+            assert_eq!(contents(&[old]), ["of a newer Calico"]);
+            assert_eq!(listing(dir.path()), ["10-calico.conflist", "calico", "old.conf", "state"]);
+            assert_eq!(listing(&state), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn files_of_a_former_version_are_still_ours() {
+        let (dir, paths) = host();
+        let state = dir.path().join("state");
+        let mut files = CniFiles::load(&state).unwrap();
+        files.write(&paths[0], b"ours", 0o644).unwrap();
+        fs::remove_file(state.join(DIGESTS)).unwrap();
+        // Killed before the first write of this version replaces the file.
+        let mut files = CniFiles::load(&state).unwrap();
+        files.note_digest(&paths[0], Some(b"ours, newer")).unwrap();
+        for with_digests in [true, false] {
+            if !with_digests {
+                CniFiles::load(&state).unwrap().write(&paths[0], b"ours", 0o644).unwrap();
+                fs::remove_file(state.join(DIGESTS)).unwrap();
+            }
+            let removed = CniFiles::load(&state).unwrap().remove().unwrap();
+            assert_eq!(removed[0].removal, FileRemoval::Restored);
+            assert_eq!(contents(&paths), ["of Calico"; 2]);
+        }
+    }
+
+    #[test]
+    fn a_directory_is_not_replaced() {
+        let (dir, paths) = host();
+        fs::remove_file(&paths[0]).unwrap();
+        fs::create_dir(&paths[0]).unwrap();
+        let mut files = CniFiles::load(&dir.path().join("state")).unwrap();
+        assert!(files.check(&paths[0]).unwrap_err().contains("is a directory"));
+        assert!(files.write(&paths[0], b"ours", 0o755).is_err());
+        assert!(files.remove().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_link_is_kept_as_a_link() {
+        let (dir, paths) = host();
+        fs::remove_file(&paths[0]).unwrap();
+        std::os::unix::fs::symlink("calico-v3", &paths[0]).unwrap();
+        let state = dir.path().join("state");
+        CniFiles::load(&state).unwrap().write(&paths[0], b"ours", 0o755).unwrap();
+        assert_eq!(fs::read(&paths[0]).unwrap(), b"ours");
+        CniFiles::load(&state).unwrap().remove().unwrap();
+        assert_eq!(fs::read_link(&paths[0]).unwrap(), Path::new("calico-v3"));
+    }
 }

@@ -63,7 +63,15 @@ impl Credentials {
         })?;
         let wait = self.interval.unwrap_or_else(|| wait(&token, Timestamp::now(), rand::random()));
         self.due = Some(Instant::now() + wait);
-        Ok(text(orchestrator.server(), &token.text))
+        let server = orchestrator.server();
+        if server.is_unchecked {
+            tracing::warn!(
+                server = server.url,
+                "the CNI plugins do not check the certificate of the API server, because the node's own settings do not \
+                 (K8S_INSECURE_SKIP_TLS_VERIFY, or insecure-skip-tls-verify in its kubeconfig)"
+            );
+        }
+        Ok(text(server, &token.text))
     }
 }
 
@@ -77,11 +85,11 @@ fn wait(token: &Token, now: Timestamp, jitter: f64) -> Duration {
 
 fn text(server: &Server, token: &str) -> String {
     let mut cluster = json!({"server": server.url});
-    match &server.authority {
-        Some(pem) => {
-            cluster["certificate-authority-data"] = data_encoding::BASE64.encode(pem.as_bytes()).into();
-        }
-        None => cluster["insecure-skip-tls-verify"] = true.into(),
+    if let Some(pem) = &server.authority {
+        cluster["certificate-authority-data"] = data_encoding::BASE64.encode(pem.as_bytes()).into();
+    }
+    if server.is_unchecked {
+        cluster["insecure-skip-tls-verify"] = true.into();
     }
     let config = json!({
         "apiVersion": "v1",
@@ -111,9 +119,11 @@ mod tests {
     }
 
     #[test]
-    fn without_an_authority_nothing_is_checked() {
-        let server = Server { url: "https://10.96.0.1:443".into(), authority: None };
-        assert!(text(&server, "t").contains("insecure-skip-tls-verify"));
+    fn plugins_check_the_server_unless_told_otherwise() {
+        let server = Server { url: "https://10.96.0.1:443".into(), authority: None, is_unchecked: false };
+        assert!(!text(&server, "t").contains("insecure"), "the system's authorities are believed");
+        let unchecked = Server { is_unchecked: true, ..server.clone() };
+        assert!(text(&unchecked, "t").contains("insecure-skip-tls-verify"));
         let server = Server { authority: Some("PEM".into()), ..server };
         let text = text(&server, "t");
         assert!(text.contains(r#""certificate-authority-data": "UEVN""#), "{text}");

@@ -1,7 +1,8 @@
 //! Installs the CNI plugins on the host and keeps them there: programs, credentials, and the configuration last, so that a
 //! runtime never finds a network that it could not use.
 //!
-//! What is written is noted first, in the state directory, and [`remove`] takes it away in the opposite order.
+//! What is written is noted first, in the state directory, and [`remove`] takes it away in the opposite order. Files of another
+//! program in the same places are kept until then, and the settings of its network are carried over.
 
 mod files;
 mod kubeconfig;
@@ -9,9 +10,10 @@ mod network;
 
 use crate::startup::Variables;
 use crate::state::State;
-use files::Manifest;
+pub use files::{CniFiles, FileRemoval, RemovedFile};
 use kubeconfig::Credentials;
 use network::{Network, Values};
+pub use network::{carry_over, is_readable_network};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +46,7 @@ pub struct Installer {
     values: Values,
     credentials: Option<Credentials>,
     orchestrator: Option<KubernetesTarget>,
-    manifest: Manifest,
+    files: CniFiles,
     programs_checked: bool,
 }
 
@@ -75,7 +77,7 @@ impl Installer {
             values: Values::new(variables, node, kubernetes_datastore, &kubeconfig),
             credentials: orchestrator.as_ref().map(|_| Credentials::of(variables)).transpose()?,
             orchestrator,
-            manifest: Manifest::load(state_dir)?,
+            files: CniFiles::load(state_dir)?,
             shown_dir,
             programs_checked: false,
         })
@@ -101,7 +103,7 @@ impl Installer {
 
     /// Makes everything as it should be; when to look again.
     async fn pass(&mut self) -> Result<Duration, String> {
-        let text = self.network.fill(&self.values)?;
+        let text = self.network.fill(&self.values, self.original()?.as_deref())?;
         self.write_programs()?;
         let mut pause = LOOK;
         if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
@@ -110,15 +112,31 @@ impl Installer {
                 let orchestrator = Orchestrator::connect(target, Limits::default()).await;
                 let orchestrator = orchestrator.map_err(|error| error.to_string())?;
                 let text = credentials.renew(&orchestrator).await?;
-                self.manifest.write(&path, text.as_bytes(), 0o600)?;
+                self.files.write(&path, text.as_bytes(), 0o600)?;
             }
             pause = pause.min(credentials.remaining());
         }
-        self.manifest.write(&self.conf_dir.join(&self.file), text.as_bytes(), 0o600)?;
+        self.files.write(&self.conf_dir.join(&self.file), text.as_bytes(), 0o600)?;
         if let Some(old) = &self.old_file {
-            files::remove(&self.conf_dir.join(old))?;
+            self.files.set_aside(&self.conf_dir.join(old))?;
         }
         Ok(pause)
+    }
+
+    /// The configuration that another installation had.
+    fn original(&self) -> Result<Option<Vec<u8>>, String> {
+        for name in [Some(&self.file), self.old_file.as_ref()].into_iter().flatten() {
+            let path = self.conf_dir.join(name);
+            match self.files.original(&path)? {
+                Some(text) if is_readable_network(&text) => return Ok(Some(text)),
+                Some(_) if !self.programs_checked => tracing::warn!(
+                    path = %path.display(),
+                    "the network configuration that is there is not JSON; it is kept, and nothing is carried over from it"
+                ),
+                Some(_) | None => {}
+            }
+        }
+        Ok(None)
     }
 
     fn write_programs(&mut self) -> Result<(), String> {
@@ -128,7 +146,7 @@ impl Installer {
             if there && (self.keep_programs || self.programs_checked) {
                 continue;
             }
-            self.manifest.write(&to, PROGRAM, 0o755)?;
+            self.files.write(&to, PROGRAM, 0o755)?;
         }
         if !self.programs_checked {
             let (programs, networks) = (self.bin_dir.display(), self.shown_dir.display());
@@ -139,9 +157,9 @@ impl Installer {
     }
 }
 
-/// Takes away what an installer of this state directory has written, the configuration first.
-pub fn remove(state_dir: &Path) -> Result<Vec<PathBuf>, String> {
-    Manifest::load(state_dir)?.remove()
+/// Takes away what was installed from this state directory, the configuration first, and restores what was there before.
+pub fn remove(state_dir: &Path) -> Result<Vec<RemovedFile>, String> {
+    CniFiles::load(state_dir)?.remove()
 }
 
 /// Where a directory of the host is seen from here.
@@ -183,7 +201,11 @@ mod tests {
         for name in ["net.d", "bin", "state"] {
             fs::create_dir(at(name)).unwrap();
         }
-        fs::write(at("net.d/00-old.conf"), "{}").unwrap();
+        fs::write(
+            at("net.d/00-old.conf"),
+            r#"{"name": "old", "type": "calico", "mtu": 1400, "ipam": {"type": "calico-ipam"}}"#,
+        )
+        .unwrap();
         fs::write(at("bin/other"), "not ours").unwrap();
         let mut installer = Installer::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
         assert_eq!(installer.pass().await.unwrap(), LOOK);
@@ -198,6 +220,7 @@ mod tests {
         assert_eq!(fs::metadata(at("bin/calico")).unwrap().permissions().mode() & 0o777, 0o755);
         let list: Value = serde_json::from_slice(&fs::read(at("net.d/10-calico.conflist")).unwrap()).unwrap();
         assert_eq!(list["plugins"][0]["nodename"], "n1");
+        assert_eq!((&list["name"], &list["plugins"][0]["mtu"]), (&"old".into(), &1400.into()));
         assert!(!at("net.d/00-old.conf").exists());
         // Whatever somebody removes comes back.
         for name in ["bin/calico", "net.d/10-calico.conflist"] {
@@ -206,11 +229,37 @@ mod tests {
         installer.pass().await.unwrap();
         assert!(at("bin/calico").exists() && at("net.d/10-calico.conflist").exists());
         let removed = remove(&state).unwrap();
-        assert_eq!(removed[0], at("net.d/10-calico.conflist"), "the configuration goes first");
+        let order: Vec<_> = removed.iter().map(|file| (file.path.clone(), file.removal)).collect();
+        assert_eq!(order[0], (at("net.d/00-old.conf"), FileRemoval::Restored));
+        assert_eq!(
+            order[1],
+            (at("net.d/10-calico.conflist"), FileRemoval::Removed),
+            "the configuration goes first"
+        );
         let left: Vec<_> = fs::read_dir(at("bin")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["other"]);
-        assert!(fs::read_dir(at("net.d")).unwrap().next().is_none());
-        assert_eq!(remove(&state).unwrap(), Vec::<PathBuf>::new());
+        let left: Vec<_> =
+            fs::read_dir(at("net.d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["00-old.conf"]);
+        assert_eq!(remove(&state).unwrap(), Vec::<RemovedFile>::new());
+    }
+
+    #[tokio::test]
+    async fn half_a_list_is_kept_and_replaced() {
+        for half in ["", r#"{"name": "pods", "plug"#] {
+            let dir = tempfile::tempdir().unwrap();
+            let (state, list) = (dir.path().join("state"), dir.path().join("net.d/10-calico.conflist"));
+            fs::create_dir_all(list.parent().unwrap()).unwrap();
+            fs::write(&list, half).unwrap();
+            let mut installer = Installer::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
+            for _ in 0..2 {
+                installer.pass().await.unwrap();
+                let text: Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
+                assert_eq!(text["plugins"][0]["nodename"], "n1");
+            }
+            remove(&state).unwrap();
+            assert_eq!(fs::read_to_string(&list).unwrap(), half);
+        }
     }
 
     #[test]

@@ -1,13 +1,19 @@
 //! The configuration of the network: the built-in one or one that is given, with the values of this node in it.
 
+use crate::cni::NetworkConfig;
 use crate::startup::Variables;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The text of a list of plugins in which `__NAMES__` stand for values.
 #[derive(Debug)]
-pub struct Network(String);
+pub enum Network {
+    /// As the operator has written it.
+    Given(String),
+    /// The settings of another installation on the host take precedence over it, but for these of its plugin.
+    Stock { list: String, own: Map<String, Value> },
+}
 
 /// What the names stand for.
 #[derive(Debug)]
@@ -39,22 +45,36 @@ impl Network {
         let file = variables.get("CNI_NETWORK_CONFIG_FILE");
         if !file.is_empty() {
             let read = std::fs::read_to_string(file);
-            return read.map(Network).map_err(|error| format!("CNI_NETWORK_CONFIG_FILE {file}: {error}"));
+            return read
+                .map(Network::Given)
+                .map_err(|error| format!("CNI_NETWORK_CONFIG_FILE {file}: {error}"));
         }
         match variables.get("CNI_NETWORK_CONFIG") {
-            "" => Ok(Network(stock(variables, kubernetes).to_string())),
-            given => Ok(Network(given.to_owned())),
+            "" => Ok(Network::stock(variables, kubernetes)),
+            given => Ok(Network::Given(given.to_owned())),
         }
     }
 
-    pub fn fill(&self, values: &Values) -> Result<String, String> {
-        let mut text = self.0.clone();
-        for (name, value) in &values.0 {
-            text = text.replace(&format!("__{name}__"), &escaped(value));
-        }
-        let list: Value = serde_json::from_str(&text).map_err(|error| {
-            format!("the network configuration is not JSON once its names are filled in: {error}")
-        })?;
+    fn stock(variables: &Variables, kubernetes: bool) -> Network {
+        let list = stock(variables, kubernetes);
+        let plugin = &list["plugins"][0];
+        let mut own = vec!["nodename", "kubernetes"];
+        own.extend(Some("mtu").filter(|_| !variables.get("CNI_MTU").is_empty()));
+        let own = own.into_iter().filter_map(|key| Some((key.to_owned(), plugin.get(key)?.clone())));
+        Network::Stock { own: own.collect(), list: list.to_string() }
+    }
+
+    /// `original` is the configuration of another installation on the host.
+    pub fn fill(&self, values: &Values, original: Option<&[u8]>) -> Result<String, String> {
+        let list = match (self, original) {
+            (Network::Given(text) | Network::Stock { list: text, .. }, None) | (Network::Given(text), _) => {
+                values.fill(text)?
+            }
+            (Network::Stock { own, .. }, Some(original)) => {
+                let own = values.fill(&Value::Object(own.clone()).to_string())?;
+                carry_over(original, own.as_object().unwrap_or(&Map::new()))?
+            }
+        };
         let pretty = serde_json::to_string_pretty(&list).map_err(|error| error.to_string())?;
         Ok(pretty + "\n")
     }
@@ -75,6 +95,63 @@ impl Values {
         values.insert("KUBECONFIG_FILEPATH", kubeconfig.display().to_string());
         Values(values)
     }
+
+    fn fill(&self, text: &str) -> Result<Value, String> {
+        let mut text = text.to_owned();
+        for (name, value) in &self.0 {
+            text = text.replace(&format!("__{name}__"), &escaped(value));
+        }
+        serde_json::from_str(&text).map_err(|error| {
+            format!("the network configuration is not JSON once its names are filled in: {error}")
+        })
+    }
+}
+
+/// Whether a configuration is JSON. A power cut may leave an empty file, or half of one, from which nothing can be carried over.
+pub fn is_readable_network(text: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(text).is_ok()
+}
+
+/// Returns the list of plugins of another installation with these keys of its `calico` plugin as ours are. Everything else stays:
+/// the name of the network, chained plugins, MTU, address management, policy and features. A node name of the other installation
+/// is dropped if ours is not among the keys.
+pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, String> {
+    let broken =
+        |reason: &str| format!("the network configuration that is there cannot be carried over: {reason}");
+    let mut list: Value = serde_json::from_slice(original).map_err(|error| broken(&error.to_string()))?;
+    // A single plugin, in the older form.
+    if list.get("plugins").is_none() && list.get("type").is_some() {
+        let mut plugin = list;
+        list = json!({});
+        for key in ["name", "cniVersion"] {
+            if let Some(value) = plugin.as_object_mut().and_then(|plugin| plugin.remove(key)) {
+                list[key] = value;
+            }
+        }
+        list["plugins"] = json!([plugin]);
+    }
+    let (name, version) = (list["name"].clone(), list["cniVersion"].clone());
+    let plugins = list.get_mut("plugins").and_then(Value::as_array_mut);
+    let is_calico = |plugin: &&mut Value| plugin["type"] == "calico";
+    let plugin = plugins.into_iter().flatten().find(is_calico).and_then(Value::as_object_mut);
+    let plugin = plugin.ok_or_else(|| broken("it has no plugin of type calico"))?;
+    plugin.remove("nodename");
+    let mut checked = plugin.clone();
+    checked.insert("name".to_owned(), name);
+    if !version.is_null() {
+        checked.insert("cniVersion".to_owned(), version);
+    }
+    let parsed = NetworkConfig::parse(&Value::Object(checked).to_string());
+    parsed.and_then(|(config, _)| config.check("")).map_err(|error| broken(&error.to_string()))?;
+    for (key, value) in own {
+        match (plugin.get_mut(key).and_then(Value::as_object_mut), value.as_object()) {
+            (Some(there), Some(ours)) => there.extend(ours.clone()),
+            _ => {
+                plugin.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    Ok(list)
 }
 
 /// The stock configuration of Calico; without Kubernetes, without what is about it.
@@ -115,9 +192,17 @@ mod tests {
     }
 
     fn filled(pairs: &[(&str, &str)], kubernetes: bool) -> Result<Value, String> {
+        filled_over(pairs, kubernetes, None)
+    }
+
+    fn filled_over(
+        pairs: &[(&str, &str)],
+        kubernetes: bool,
+        original: Option<&[u8]>,
+    ) -> Result<Value, String> {
         let variables = variables(pairs);
         let values = Values::new(&variables, "n1", kubernetes, Path::new("/etc/cni/net.d/calico-kubeconfig"));
-        let text = Network::read(&variables, kubernetes)?.fill(&values)?;
+        let text = Network::read(&variables, kubernetes)?.fill(&values, original)?;
         Ok(serde_json::from_str(&text).unwrap())
     }
 
@@ -145,5 +230,42 @@ mod tests {
         let error = filled(&[("CNI_NETWORK_CONFIG", "{")], false).unwrap_err();
         assert!(error.contains("is not JSON"), "{error}");
         assert!(filled(&[("CNI_NETWORK_CONFIG_FILE", "/nonexistent")], false).is_err());
+    }
+
+    /// As an older Calico has it, with what operators add.
+    const CALICO: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
+        {"type": "calico", "datastore_type": "kubernetes", "nodename": "worker-1", "mtu": 1430, "num_queues": 4,
+         "ipam": {"type": "calico-ipam", "assign_ipv6": "true", "ipv4_pools": ["10.9.0.0/16"]},
+         "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/calico.kubeconfig", "node_name": "w"},
+         "feature_control": {"floating_ips": true}, "container_settings": {"allow_ip_forwarding": true}},
+        {"type": "portmap", "snat": false, "capabilities": {"portMappings": true}},
+        {"type": "bandwidth", "capabilities": {"bandwidth": true}}, {"type": "tuning", "sysctl": {"a": "b"}}]}"#;
+
+    #[test]
+    fn settings_of_calico_are_carried_over() {
+        let list = filled_over(&[], true, Some(CALICO.as_bytes())).unwrap();
+        let mut expected: Value = serde_json::from_str(CALICO).unwrap();
+        expected["plugins"][0]["nodename"] = "n1".into();
+        expected["plugins"][0]["kubernetes"]["kubeconfig"] = "/etc/cni/net.d/calico-kubeconfig".into();
+        assert_eq!(list, expected);
+        // The operator's own settings of this installation win.
+        let list = filled_over(&[("CNI_MTU", "1400")], true, Some(CALICO.as_bytes())).unwrap();
+        assert_eq!(list["plugins"][0]["mtu"], 1400);
+        let given = [("CNI_NETWORK_CONFIG", r#"{"name":"x","plugins":[]}"#)];
+        assert_eq!(filled_over(&given, true, Some(CALICO.as_bytes())).unwrap()["name"], "x");
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_carried_over_is_refused() {
+        for (text, reason) in [
+            ("{", "EOF"),
+            (r#"{"name": "x", "plugins": [{"type": "bridge"}]}"#, "no plugin of type calico"),
+            (r#"{"name": "x", "plugins": [{"type": "calico", "device_type": "netkit"}]}"#, "netkit"),
+            (r#"{"name": "x", "plugins": [{"type": "calico"}]}"#, "ipam.type is missing"),
+            (r#"{"name": "x", "cniVersion": "9.0.0", "plugins": [{"type": "calico"}]}"#, "incompatible"),
+        ] {
+            let error = filled_over(&[], false, Some(text.as_bytes())).unwrap_err();
+            assert!(error.contains(reason) && error.contains("carried over"), "{error}");
+        }
     }
 }

@@ -56,9 +56,11 @@ pub enum StartupError {
 impl StartupError {
     /// Whether it may pass by itself.
     pub fn is_worth_waiting(&self) -> bool {
-        matches!(
-            self,
-            StartupError::Store(tortie_store::Error::Datastore(_) | tortie_store::Error::Conflict { .. })
-        )
+        match self {
+            StartupError::Store(error) => {
+                error.is_outage() || matches!(error, tortie_store::Error::Conflict { .. })
+            }
+            _ => false,
+        }
     }
 }

@@ -2,15 +2,15 @@
 //! keys and values, opaque revisions, lists in pages and watches from a revision.
 
 pub mod etcd;
-mod kubernetes;
+pub(crate) mod kubernetes;
 
 use crate::config::Target;
-use crate::{Config, Result};
+use crate::{Config, Error, Result};
 pub use etcd::Limits;
 pub(crate) use kubernetes::Kubernetes;
-pub use kubernetes::orchestrator;
 #[cfg(fuzzing)]
 pub use kubernetes::read_objects;
+pub use kubernetes::{ResponseError, orchestrator, rejected_responses};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -19,12 +19,20 @@ pub(crate) enum Backend {
     Kubernetes(Arc<Kubernetes>),
 }
 
+/// For how long a connection is tried whose backend must be asked something first.
+pub(crate) enum ConnectPatience<'a> {
+    /// For some seconds, then the command fails.
+    Command,
+    /// For ever; each cause of failure is reported once.
+    Daemon(&'a mut (dyn FnMut(&Error) + Send)),
+}
+
 impl Backend {
-    pub async fn connect(config: &Config, limits: Limits) -> Result<Backend> {
+    pub async fn connect(config: &Config, limits: Limits, patience: ConnectPatience<'_>) -> Result<Backend> {
         Ok(match config.target()? {
             Target::Etcd(target) => Backend::Etcd(etcd::Etcd::connect(&target, limits).await?),
             Target::Kubernetes(target) => {
-                Backend::Kubernetes(Arc::new(Kubernetes::connect(&target, limits).await?))
+                Backend::Kubernetes(Arc::new(Kubernetes::connect(&target, limits, patience).await?))
             }
         })
     }

@@ -2,24 +2,36 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(100);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Backoff {
     failures: u32,
+    longest: Duration,
 }
 
 impl Backoff {
-    pub const LONGEST: Duration = Duration::from_secs(10);
+    /// A store that is back is noticed within seconds; the jitter keeps thousands of clients apart.
+    pub const LONGEST: Duration = Duration::from_secs(5);
+
+    pub fn capped(longest: Duration) -> Backoff {
+        Backoff { failures: 0, longest }
+    }
 
     pub fn pause(&mut self) -> Duration {
-        let full = FIRST.saturating_mul(1 << self.failures.min(10)).min(Self::LONGEST);
+        let full = FIRST_DELAY.saturating_mul(1 << self.failures.min(10)).min(self.longest);
         self.failures = self.failures.saturating_add(1);
         full.mul_f64(rand::random_range(0.5..=1.0))
     }
 
     pub fn reset(&mut self) {
         self.failures = 0;
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff::capped(Backoff::LONGEST)
     }
 }
 
@@ -30,11 +42,11 @@ mod tests {
     #[test]
     fn grows_to_a_limit_and_starts_again() {
         let mut backoff = Backoff::default();
-        assert!(backoff.pause() <= FIRST);
+        assert!(backoff.pause() <= FIRST_DELAY);
         let waits: Vec<Duration> = (0..40).map(|_| backoff.pause()).collect();
         assert!(waits.iter().all(|wait| *wait <= Backoff::LONGEST));
         assert!(waits.last().is_some_and(|wait| *wait >= Backoff::LONGEST / 2));
         backoff.reset();
-        assert!(backoff.pause() <= FIRST);
+        assert!(backoff.pause() <= FIRST_DELAY);
     }
 }

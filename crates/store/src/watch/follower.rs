@@ -4,7 +4,8 @@
 //! delivered with. When history is lost (compaction, a store put back to an older state) that is enough to find out
 //! from a new list what has changed, deletions included, without delivering anything twice.
 
-use std::collections::BTreeMap;
+use super::absence::{Absence, collection_prefix};
+use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::{Key, Revision};
 
 /// An entry as a backend reports it; the value need not have been read yet.
@@ -57,6 +58,9 @@ enum Phase {
 pub(crate) struct Follower {
     phase: Phase,
     known: BTreeMap<Key, Revision>,
+    /// Keys that only doubted lists have. They do not count as known when absence is measured: a wrong datastore with many
+    /// objects would make the missing ones a small share.
+    doubtful: BTreeSet<Key>,
     in_sync: bool,
 }
 
@@ -66,6 +70,7 @@ impl Follower {
         Follower {
             phase: after.map_or(Phase::Listing, Phase::Resuming),
             known: BTreeMap::new(),
+            doubtful: BTreeSet::new(),
             in_sync: false,
         }
     }
@@ -78,6 +83,23 @@ impl Follower {
         }
     }
 
+    /// How much of what is known a list does not have, of the collection that lacks most.
+    pub fn measure_absence<V>(&self, items: &[Item<V>]) -> Absence {
+        let mut absences: BTreeMap<&str, Absence> = BTreeMap::new();
+        let counts = |key: &Key| self.known.contains_key(key) && !self.doubtful.contains(key);
+        for key in self.known.keys().filter(|key| !self.doubtful.contains(key)) {
+            let absence = absences.entry(collection_prefix(key)).or_default();
+            absence.known += 1;
+            absence.missing += 1;
+        }
+        for item in items.iter().filter(|item| counts(&item.key)) {
+            if let Some(absence) = absences.get_mut(collection_prefix(&item.key)) {
+                absence.missing = absence.missing.saturating_sub(1);
+            }
+        }
+        absences.into_values().max_by_key(|absence| (absence.is_large(), absence.missing)).unwrap_or_default()
+    }
+
     /// The whole range as it stands: delivers what differs from what is known. A range can be large: what is delivered is
     /// handed on from the list itself, without a copy.
     pub fn listed<V>(
@@ -85,6 +107,7 @@ impl Follower {
         mut items: Vec<Item<V>>,
         revision: Revision,
     ) -> impl Iterator<Item = Change<V>> + use<V> {
+        self.doubtful.clear();
         let mut before = std::mem::take(&mut self.known);
         items.retain(|item| {
             let delivered = before.remove(&item.key);
@@ -98,6 +121,22 @@ impl Follower {
         gone.chain(puts).map(Change::Update).chain(in_sync.map(Change::InSync))
     }
 
+    /// A list that lacks too much to be believed: delivers what it adds and changes. What it lacks stays known, and the next
+    /// step is a list again.
+    pub fn listed_in_doubt<V>(
+        &mut self,
+        mut items: Vec<Item<V>>,
+    ) -> impl Iterator<Item = Change<V>> + use<V> {
+        items.retain(|item| {
+            let delivered = self.known.insert(item.key.clone(), item.revision.clone());
+            if delivered.is_none() {
+                self.doubtful.insert(item.key.clone());
+            }
+            delivered.as_ref() != Some(&item.revision)
+        });
+        items.into_iter().map(Update::Put).map(Change::Update)
+    }
+
     /// The keys at the revision the consumer has seen: nothing to deliver yet.
     pub fn keys_listed<V>(&mut self, keys: Vec<(Key, Revision)>, revision: Revision) -> Vec<Change<V>> {
         self.known = keys.into_iter().collect();
@@ -108,6 +147,7 @@ impl Follower {
     pub fn revision_gone<V>(&mut self) -> Vec<Change<V>> {
         self.phase = Phase::Listing;
         self.known.clear();
+        self.doubtful.clear();
         vec![Change::Reset]
     }
 
@@ -137,5 +177,56 @@ impl Follower {
         let reported = first.then(|| revision.clone());
         self.phase = Phase::Following(revision);
         reported
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_model::Kind;
+
+    fn list_of(kind: Kind, names: impl Iterator<Item = String>) -> Vec<Item<()>> {
+        let item = |name: String| Item { key: Key::resource(kind, "", &name), revision: 1.into(), value: () };
+        names.map(item).collect()
+    }
+
+    #[test]
+    fn absence_is_measured_for_each_collection() {
+        for (kind, many, few) in [
+            (Kind::NetworkPolicy, "knp.default.", "web-"),
+            (Kind::GlobalNetworkPolicy, "kcnp.", "web-"),
+            (Kind::Profile, "ksa.default.", "kns."),
+        ] {
+            let named =
+                |prefix: &'static str, count: usize| (0..count).map(move |id| format!("{prefix}{id}"));
+            let mut follower = Follower::new(None);
+            let all = list_of(kind, named(many, 300).chain(named(few, 200)));
+            drop(follower.listed(all, 1.into()));
+            let absence = follower.measure_absence(&list_of(kind, named(many, 300)));
+            assert_eq!((absence, absence.is_large()), (Absence { known: 200, missing: 200 }, true), "{kind}");
+            let absence = follower.measure_absence(&list_of(kind, named(many, 295).chain(named(few, 198))));
+            assert_eq!((absence, absence.is_large()), (Absence { known: 300, missing: 5 }, false), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_doubted_list_deletes_nothing() {
+        let list = |names: std::ops::Range<usize>| list_of(Kind::Tier, names.map(|id| id.to_string()));
+        let mut follower = Follower::new(None);
+        drop(follower.listed(list(0..20), 1.into()));
+        follower.stale();
+        // More objects of another datastore do not make those that are missing a small share.
+        for delivered in [100, 0] {
+            let absence = follower.measure_absence(&list(20..120));
+            assert_eq!((absence.known, absence.missing), (20, 20));
+            let changes: Vec<Change<()>> = follower.listed_in_doubt(list(20..120)).collect();
+            assert!(changes.iter().all(|change| matches!(change, Change::Update(Update::Put(_)))));
+            assert_eq!((changes.len(), follower.step()), (delivered, Step::List));
+        }
+        let deleted = follower.listed(list(20..119), 2.into());
+        assert_eq!(
+            deleted.filter(|change| matches!(change, Change::Update(Update::Delete { .. }))).count(),
+            21
+        );
     }
 }

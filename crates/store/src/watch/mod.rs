@@ -3,17 +3,21 @@
 //! `follower` decides (what the backend says in, changes out, no I/O); a `source` is the backend's part; this file
 //! drives the one with the other and hands the changes to the consumer.
 
+mod absence;
 mod backoff;
 pub(crate) mod follower;
 pub(crate) mod source;
 
 use crate::{Error, Event, Result, Revision};
+pub use absence::{Absence, collection_prefix, is_guarded};
+use absence::{AbsenceDoubt, AbsenceVerdict};
 pub use backoff::Backoff;
 use follower::{Change, Follower, Step, Update};
 use source::{Heard, Snapshot, Source};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{mpsc, watch};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tortie_model::KeyRange;
@@ -28,6 +32,28 @@ pub struct Connection {
     pub trouble: Option<String>,
     /// Attempts that failed since the watch was started.
     pub failed_attempts: u64,
+    /// The store answers, but most objects are missing without having been deleted: these stay.
+    pub distrusted: bool,
+}
+
+/// When another watch of the same client reaches the store again, this one tries within so long.
+const RECOVERY_SPREAD: Duration = Duration::from_millis(250);
+
+static DISTRUSTED_LISTS: AtomicU64 = AtomicU64::new(0);
+
+/// Lists whose absences watches of this process did not apply, because most of what was known was missing.
+pub fn distrusted_lists() -> u64 {
+    DISTRUSTED_LISTS.load(Ordering::Relaxed)
+}
+
+/// How a watch is to behave.
+pub(crate) struct WatchOptions {
+    pub after: Option<Revision>,
+    pub progress: Progress,
+    /// Shared by the watches of a client.
+    pub recovered: Arc<Notify>,
+    /// For how long a large share of objects must be missing.
+    pub grace: Duration,
 }
 
 /// Whether a watch says up to where it has reported everything.
@@ -47,16 +73,22 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(
-        source: impl Source,
-        range: KeyRange,
-        after: Option<Revision>,
-        progress: Progress,
-    ) -> Watch {
+    pub(crate) fn start(source: impl Source, range: KeyRange, options: WatchOptions) -> Watch {
+        let WatchOptions { after, progress, recovered, grace } = options;
         let (sender, events) = mpsc::channel(QUEUE);
         let (report, connection) = watch::channel(Connection::default());
         let signs = Arc::new(AtomicU64::new(0));
-        let feed = Feed { source, range, sender, connection: report, signs: signs.clone(), progress };
+        let doubt = AbsenceDoubt::new(&range, grace);
+        let feed = Feed {
+            source,
+            range,
+            sender,
+            connection: report,
+            signs: signs.clone(),
+            progress,
+            recovered,
+            doubt,
+        };
         let task = tokio::spawn(feed.run(Follower::new(after))).abort_handle();
         Watch { events, connection, signs, task }
     }
@@ -99,6 +131,8 @@ struct Feed<S> {
     connection: watch::Sender<Connection>,
     signs: Arc<AtomicU64>,
     progress: Progress,
+    recovered: Arc<Notify>,
+    doubt: AbsenceDoubt,
 }
 
 impl<S: Source> Feed<S> {
@@ -121,20 +155,48 @@ impl<S: Source> Feed<S> {
                     self.connection.send_modify(|connection| {
                         connection.trouble = Some(error.to_string());
                         connection.failed_attempts += 1;
+                        connection.distrusted = self.doubt.is_open();
                     });
                     // What went well for a while is a new start, also when there was nothing to report.
                     if began.elapsed() > Backoff::LONGEST {
                         backoff.reset();
                     }
-                    tokio::time::sleep(backoff.pause()).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(backoff.pause()) => {}
+                        () = self.recovered.notified() => {
+                            let spread = RECOVERY_SPREAD.mul_f64(rand::random_range(0.0..=1.0));
+                            tokio::time::sleep(spread).await;
+                        }
+                    }
                 }
             }
         }
     }
 
     async fn list(&mut self, follower: &mut Follower) -> std::result::Result<Result<()>, Gone> {
+        let requested = Instant::now();
         match self.source.list().await {
             Ok(Snapshot { items, revision }) => {
+                let absence = follower.measure_absence(&items);
+                let verdict = self.doubt.judge(absence, requested, Instant::now());
+                if let AbsenceVerdict::Doubted { is_first } = verdict {
+                    DISTRUSTED_LISTS.fetch_add(1, Ordering::Relaxed);
+                    let error = Error::Absence {
+                        range: self.range.to_string(),
+                        known: absence.known,
+                        missing: absence.missing,
+                        grace: self.doubt.grace(),
+                    };
+                    if is_first {
+                        tracing::error!(%error, "objects that a list of the datastore lacks are kept");
+                    }
+                    self.deliver(follower.listed_in_doubt(items)).await?;
+                    return Ok(Err(error));
+                }
+                if absence.is_large() {
+                    let range = &self.range;
+                    tracing::warn!(%range, ?absence, "objects are gone from the datastore; they are removed here");
+                }
                 self.deliver(follower.listed(items, revision.clone())).await?;
                 self.reached(revision).await.map(Ok)
             }
@@ -213,6 +275,69 @@ impl<S: Source> Feed<S> {
     }
 
     fn connected(&self) {
-        self.connection.send_if_modified(|connection| connection.trouble.take().is_some());
+        let is_back = self.connection.send_if_modified(|connection| {
+            connection.distrusted = false;
+            connection.trouble.take().is_some()
+        });
+        if is_back {
+            self.recovered.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Entry;
+    use follower::Item;
+    use tortie_model::Key;
+
+    /// An empty range of a store that is away until a moment.
+    struct ReturningSource {
+        back_at: Instant,
+    }
+
+    impl Source for ReturningSource {
+        type Value = ();
+
+        async fn list(&mut self) -> Result<Snapshot<()>> {
+            match Instant::now() < self.back_at {
+                true => Err(Error::Datastore("away".into())),
+                false => Ok(Snapshot { items: Vec::new(), revision: 1.into() }),
+            }
+        }
+
+        async fn keys_at(&mut self, _: &Revision) -> Result<Option<Vec<(Key, Revision)>>> {
+            Ok(None)
+        }
+
+        async fn open(&mut self, _: &Revision) -> Result<()> {
+            Ok(())
+        }
+
+        async fn next(&mut self) -> Result<Heard<()>> {
+            std::future::pending().await
+        }
+
+        fn read(&self, item: Item<()>) -> Result<Entry> {
+            Err(Error::Datastore(item.key.to_string()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_watches_recover_within_seconds() {
+        let back_at = Instant::now() + Duration::from_secs(60);
+        let recovered: Arc<Notify> = Arc::default();
+        let watch = |_| {
+            let (progress, grace, recovered) = (Progress::Silent, Duration::ZERO, recovered.clone());
+            let options = WatchOptions { after: None, progress, recovered, grace };
+            Watch::start(ReturningSource { back_at }, KeyRange::Handles, options)
+        };
+        let mut watches: Vec<Watch> = (0..25).map(watch).collect();
+        for watch in &mut watches {
+            assert!(matches!(watch.next().await, Some(Event::InSync(_))));
+        }
+        let took = back_at.elapsed();
+        assert!(took <= Backoff::LONGEST, "{took:?}");
     }
 }

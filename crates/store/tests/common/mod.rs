@@ -1,6 +1,7 @@
 //! The stores the tests run against, and a few words to write tests in.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod fault_proxy;
 pub mod rules;
 
 use serde_json::{Value as Json, json};

@@ -78,3 +78,31 @@ fn at_no_moment_is_the_certificate_refused() {
     }
     assert!(certificates_seen > 150 && authorities_seen > 15, "{certificates_seen} {authorities_seen}");
 }
+
+#[test]
+fn clients_are_certified_by_the_newest_authority() {
+    let own = step(&OwnCertificates::default(), None, START).unwrap();
+    let issue = |own: &OwnCertificates, kept: &ClientCertificate, now| {
+        own.renewed_client(kept, "tortie-node", LIFETIMES, now).unwrap()
+    };
+    let first = issue(&own, &ClientCertificate::default(), START).unwrap();
+    assert_eq!(issue(&own, &first, START + 10), None);
+    assert!(issue(&own, &first, START + 700).is_some(), "two thirds of its life are over");
+    let renamed = own.renewed_client(&first, "another", LIFETIMES, START).unwrap();
+    assert!(renamed.is_some());
+    let other = step(&OwnCertificates::default(), None, START + 1).unwrap();
+    let foreign = issue(&other, &first, START + 2).unwrap();
+    assert_eq!(common_name(&certificates(&foreign.certificate)[0]).as_deref(), Some("tortie-node"));
+    let (as_server, as_client) =
+        (pem_of(&own, &own.certificate, &own.key), pem_of(&own, &first.certificate, &first.key));
+    assert!(as_server.server().is_ok() && as_client.client().is_ok());
+    assert!(!format!("{first:?} {as_client:?}").contains("PRIVATE"));
+}
+
+fn pem_of(own: &OwnCertificates, certificate: &str, key: &str) -> crate::TlsPem {
+    crate::TlsPem {
+        certificate: certificate.into(),
+        key: key.into(),
+        ca: Some(own.authorities.clone().into()),
+    }
+}

@@ -1,10 +1,12 @@
 //! The log of daemons: standard error, and for a node a file and syslog if its settings ask for them.
 
+mod screen;
 mod sink;
 mod syslog;
 
 use crate::rotating_log::RotatingLog;
 use regex::Regex;
+use screen::Screen;
 use sink::{Sink, Target};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -61,10 +63,23 @@ impl Logging {
         let (syslog_filter, syslog) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
         let colours = io::stderr().is_terminal();
         let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![
-            fmt::layer().with_writer(io::stderr).with_ansi(colours).with_filter(screen_filter).boxed(),
-            fmt::layer().with_writer(file_sink.clone()).with_ansi(false).with_filter(file_filter).boxed(),
+            // Errors of a writer are counted there: by default the layer prints them with a macro that panics where standard error
+            // cannot be written.
+            fmt::layer()
+                .log_internal_errors(false)
+                .with_writer(Screen::new(counters.clone(), colours))
+                .with_ansi(colours)
+                .with_filter(screen_filter)
+                .boxed(),
+            fmt::layer()
+                .log_internal_errors(false)
+                .with_writer(file_sink.clone())
+                .with_ansi(false)
+                .with_filter(file_filter)
+                .boxed(),
             // The daemon that gets it knows the time, and the level is in the head of a message.
             fmt::layer()
+                .log_internal_errors(false)
                 .without_time()
                 .with_level(false)
                 .with_ansi(false)

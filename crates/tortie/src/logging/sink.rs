@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tortie_node::LogCounters;
+use tortie_store::printable::escape_controls;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -78,6 +79,19 @@ fn write_all(lines: &Receiver<Line>, mut target: impl Target, counters: &LogCoun
     }
 }
 
+/// A line of the log without control characters but the one at its end, and those of colours where there are any: the layer
+/// escapes them in what is logged.
+pub fn printable_line(text: &[u8], has_colours: bool) -> Vec<u8> {
+    const ESCAPE: &str = "\x1b";
+    let text = String::from_utf8_lossy(text);
+    let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+    let parts: Vec<_> = match has_colours {
+        true => line.split(ESCAPE).map(escape_controls).collect(),
+        false => vec![escape_controls(line)],
+    };
+    (parts.join(ESCAPE) + end).into_bytes()
+}
+
 /// Takes one line.
 pub struct LineWriter<'a> {
     sink: &'a Sink,
@@ -86,7 +100,7 @@ pub struct LineWriter<'a> {
 
 impl Write for LineWriter<'_> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.sink.send(Line { level: self.level, text: text.to_vec() });
+        self.sink.send(Line { level: self.level, text: printable_line(text, false) });
         Ok(text.len())
     }
 
@@ -143,6 +157,13 @@ mod tests {
         assert_eq!(lines.iter().count(), WAITING);
         // The first one too: nobody told the disk to go on.
         assert_eq!(counters.errors.load(Ordering::Relaxed), 1 + WAITING as u64);
+    }
+
+    #[test]
+    fn a_line_of_the_log_stays_one_line() {
+        let line = |text: &str, colours| String::from_utf8(printable_line(text.as_bytes(), colours)).unwrap();
+        assert_eq!(line("a\x1b[2J\nERROR fake\n", false), "a\\u001b[2J\\nERROR fake\n");
+        assert_eq!(line("\x1b[32mINFO\x1b[0m a\rb\n", true), "\x1b[32mINFO\x1b[0m a\\u000db\n");
     }
 
     #[test]

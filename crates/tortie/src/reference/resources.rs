@@ -107,14 +107,18 @@ fn below(schema: &Value, path: &str, page: &mut String) {
 }
 
 fn is_bounded(schema: &Value) -> bool {
-    ["minimum", "maximum", "pattern"].iter().any(|keyword| !schema[keyword].is_null())
+    ["minimum", "maximum"].iter().any(|keyword| !schema[keyword].is_null())
 }
 
 /// What a value looks like.
 fn kind(schema: &Value) -> String {
     if let Some(values) = schema["enum"].as_array() {
-        let words: Vec<String> =
-            values.iter().filter_map(Value::as_str).map(|word| format!("`{word}`")).collect();
+        let words: Vec<String> = values
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|word| !word.is_empty())
+            .map(|word| format!("`{word}`"))
+            .collect();
         return words.join(", ");
     }
     let mut text = match schema["type"].as_str() {

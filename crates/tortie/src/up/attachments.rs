@@ -1,6 +1,7 @@
 //! The containers that this host's node has attached, read from the node's journal: its daemon need not run.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -10,7 +11,10 @@ use std::path::Path;
 pub struct Attachment {
     id: Id,
     phase: String,
+    /// Empty if it is unknown, for a container that another program attached.
+    pub network: String,
     netns: String,
+    pub host_interface: String,
     /// Namespace and name.
     endpoint: Option<(String, String)>,
 }
@@ -19,6 +23,25 @@ pub struct Attachment {
 struct Id {
     container_id: String,
     ifname: String,
+}
+
+impl Attachment {
+    pub fn container_id(&self) -> &str {
+        &self.id.container_id
+    }
+
+    pub fn ifname(&self) -> &str {
+        &self.id.ifname
+    }
+
+    /// Whether the container still runs. `interfaces` are those of the host.
+    pub fn is_live(&self, interfaces: &BTreeMap<String, bool>) -> bool {
+        let runs = match self.netns.is_empty() {
+            true => interfaces.contains_key(&self.host_interface),
+            false => Path::new(&self.netns).exists(),
+        };
+        self.phase == "live" && runs
+    }
 }
 
 impl fmt::Display for Attachment {
@@ -31,8 +54,9 @@ impl fmt::Display for Attachment {
     }
 }
 
-/// Those whose network namespace still exists. Records that cannot be read are passed over: the node names them.
-pub fn live(journal: &Path) -> io::Result<Vec<Attachment>> {
+/// All records. Those that cannot be read are passed over: the node names them, and the interfaces of their containers are unknown
+/// then.
+pub fn read(journal: &Path) -> io::Result<Vec<Attachment>> {
     let entries = match std::fs::read_dir(journal) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,8 +65,7 @@ pub fn live(journal: &Path) -> io::Result<Vec<Attachment>> {
     let mut found = Vec::new();
     for entry in entries {
         let bytes = std::fs::read(entry?.path())?;
-        let Ok(attachment) = serde_json::from_slice::<Attachment>(&bytes) else { continue };
-        if attachment.phase == "live" && Path::new(&attachment.netns).exists() {
+        if let Ok(attachment) = serde_json::from_slice::<Attachment>(&bytes) {
             found.push(attachment);
         }
     }

@@ -3,18 +3,25 @@
 //! What is made is written down first, in `up.json` of the state directory, so that `down` finds it after a crash too.
 
 mod attachments;
+mod daemon_log;
 mod manifest;
 mod plugins;
 mod process;
 mod supervise;
 mod systemd;
+mod workloads;
 
+pub use daemon_log::dropped_lines;
 pub use supervise::{SuperviseArgs, supervise};
 
+use crate::node::FELIX_TIMEOUT_SECONDS;
+use attachments::Attachment;
 use clap::{Args, ValueEnum};
 use manifest::Manifest;
+use plugins::CniInstallation;
 use process::Daemon;
 use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -22,7 +29,7 @@ use std::time::{Duration, Instant};
 use tortie_cni::Plugin;
 use tortie_ctl::Failure;
 use tortie_model::Kind;
-use tortie_node::NodeArgs;
+use tortie_node::{CniFiles, LivePods, NodeArgs, PolicyHandover};
 use tortie_store::{Client, Config, Error, Resources};
 
 /// How long a daemon may take to be ready; generous, since machines are busy.
@@ -43,15 +50,18 @@ pub struct UpArgs {
     /// Where the runtime looks for network configurations
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
-    /// Name of the network that containers join
-    #[arg(long, value_name = "NAME", default_value = "tortie")]
-    network: String,
+    /// Name of the network that containers join [default: that of Calico's configuration if there is one, else tortie]
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
     /// Give containers IPv6 addresses too
     #[arg(long)]
     ipv6: bool,
     /// Restart the daemons, for example with a new binary; containers keep their network
     #[arg(long)]
     restart: bool,
+    /// Check that this host can become a node, and change nothing: the CNI files, their directories and the datastore
+    #[arg(long, conflicts_with = "restart")]
+    check: bool,
     /// What keeps the daemons running: systemd, or a small supervisor of our own
     #[arg(long, value_name = "MANAGER", value_enum, default_value = "auto")]
     service_manager: ServiceManager,
@@ -74,6 +84,17 @@ pub struct DownArgs {
     /// Take the network away from containers that still run
     #[arg(long)]
     force: bool,
+    /// Give the host back to Calico: containers keep their network, the CNI files that were there before are restored, and the node
+    /// stays in the datastore
+    #[arg(long, conflicts_with_all = ["force", "purge"])]
+    keep_pods: bool,
+    /// With --keep-pods: how long to wait until the chains of Felix guard every endpoint that our policy guards; without them
+    /// nothing is removed
+    #[arg(long, value_name = "SECONDS", default_value_t = FELIX_TIMEOUT_SECONDS, requires = "keep_pods", conflicts_with = "now")]
+    felix_timeout: u64,
+    /// With --keep-pods: remove policy at once. Containers that still run are without policy until another engine has theirs
+    #[arg(long, requires = "keep_pods")]
+    now: bool,
     /// Remove the data of the embedded datastore too: pools, policies, everything in it
     #[arg(long)]
     purge: bool,
@@ -83,12 +104,19 @@ pub struct DownArgs {
 pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let exe = std::env::current_exe()?;
     let node = &args.node;
+    if args.check {
+        return check(&args, out);
+    }
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
         std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
     }
     let mut manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
-    plugins::are_ours(&args.cni_bin_dir, &manifest)?;
-    manifest.network = args.network.clone();
+    // Before anything is started: a network that cannot be taken over is found now.
+    let installation = CniInstallation::prepare(&args, &manifest)?;
+    if let Some(warning) = installation.warning() {
+        writeln!(out, "{warning}")?;
+    }
+    manifest.network = installation.network().to_owned();
     // What was begun by one is not gone on with by the other.
     if !Manifest::exists(&node.state_dir) {
         manifest.systemd = by_systemd(&args);
@@ -123,17 +151,55 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     if let Some(word) = start(&daemon, args.restart)? {
         writeln!(out, "{word} the node")?;
     }
-    wait(&daemon, || ask(node, "STATUS", &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
+    wait(&daemon, || ask(node, "STATUS", &[], &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
 
-    plugins::install(&args.cni_bin_dir, &mut manifest, &node.state_dir)?;
-    // Last: from now on the runtime uses it.
-    let conflist = args.cni_conf_dir.join("10-calico.conflist");
-    manifest.files.insert(conflist.clone());
-    manifest.save(&node.state_dir)?;
-    let text = serde_json::to_string_pretty(&configuration(&args)).unwrap_or_default();
-    std::fs::write(&conflist, text + "\n").map_err(|error| at(&conflist, &error))?;
-    writeln!(out, "this host is a node; containers join network {} by {}", args.network, conflist.display())?;
+    // Last: from now on the runtime uses them.
+    installation.install(&mut manifest, &node.state_dir)?;
+    let (network, conflist) = (installation.network(), installation.conflist.display());
+    writeln!(out, "this host is a node; containers join network {network} by {conflist}")?;
     Ok(())
+}
+
+/// Finds what would make `up` fail, before anything of this host is stopped or changed.
+fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
+    let node = &args.node;
+    let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
+        can_write(dir)?;
+    }
+    let installation = CniInstallation::prepare(args, &manifest)?;
+    if let Some(warning) = installation.warning() {
+        writeln!(out, "{warning}")?;
+    }
+    let (network, conflist) = (installation.network(), installation.conflist.display());
+    match installation.is_takeover {
+        true => writeln!(out, "ok: the network {network} of {conflist} is carried over with its settings")?,
+        false => writeln!(out, "ok: the network {network} gets {conflist}")?,
+    }
+    let config = Config::load(&node.config)?;
+    if config == Config::default() {
+        writeln!(out, "ok: no datastore is configured, the embedded one is used")?;
+    } else {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let nodes = runtime.block_on(async {
+            let resources = Resources::new(Client::connect(&config).await?);
+            resources.list(Kind::Node, None).await
+        })?;
+        writeln!(out, "ok: the datastore answers and has {} nodes", nodes.items.len())?;
+    }
+    Ok(writeln!(out, "this host can become a node; nothing was changed")?)
+}
+
+/// Fails if a file cannot be made in a directory, or the directory cannot be made.
+fn can_write(dir: &Path) -> Result<(), Failure> {
+    let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
+    if !existing.is_dir() {
+        return Err(Failure::Message(format!("{} is not a directory", existing.display())));
+    }
+    let probe = existing.join(format!(".tortie-check-{}", std::process::id()));
+    std::fs::write(&probe, "")
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map_err(|error| at(existing, &error))
 }
 
 /// Starts a daemon unless it runs, or again if it does; says what was done, if anything.
@@ -172,7 +238,37 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let attached = attachments::live(&node.journal_dir()).map_err(|error| at(&node.journal_dir(), &error))?;
+    let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    if args.keep_pods {
+        let handover = match args.now {
+            true => PolicyHandover::Now,
+            false => PolicyHandover::ToFelix(Duration::from_secs(args.felix_timeout)),
+        };
+        return give_back(node, &manifest, handover, out);
+    }
+    let mut attached =
+        attachments::read(&node.journal_dir()).map_err(|error| at(&node.journal_dir(), &error))?;
+    let interfaces = workloads::interfaces()?;
+    if !args.force {
+        let member = member(node, &manifest)?;
+        let asked = member.as_ref().map(|member| (&member.config, member.name.as_str()));
+        let unknown = workloads::unknown(node, &interfaces, &attached, asked).map_err(|error| {
+            Failure::Message(format!(
+                "cannot see whether workloads still run on this host: {error}\n`tortie down --force` goes on without \
+                 knowing; nothing was changed"
+            ))
+        })?;
+        if !unknown.is_empty() {
+            let list: Vec<String> = unknown.iter().map(|line| format!("  {line}")).collect();
+            return Err(Failure::Message(format!(
+                "workloads that this node has not attached run on this host:\n{}\nstop them first, give the host back to \
+                 whoever attached them with `tortie down --keep-pods`, or take their network away with `tortie down \
+                 --force`; nothing was changed",
+                list.join("\n")
+            )));
+        }
+    }
+    attached.retain(|attachment| attachment.is_live(&interfaces));
     if !attached.is_empty() && !args.force {
         let list: Vec<String> = attached.iter().map(|attachment| format!("  {attachment}")).collect();
         return Err(Failure::Message(format!(
@@ -181,19 +277,22 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
             list.join("\n")
         )));
     }
-    let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     let exe = std::env::current_exe()?;
     let mut failures = Vec::new();
     for file in &manifest.files {
         remove(file, &mut failures);
     }
+    let cni_files = CniFiles::load(&node.state_dir).and_then(CniFiles::remove).unwrap_or_else(|reason| {
+        failures.push(reason);
+        Vec::new()
+    });
     let stop = |mut daemon: Daemon, failures: &mut Vec<String>| {
         daemon.by_systemd = manifest.systemd;
         if let Err(error) = daemon.stop() {
             failures.push(format!("{}: {error}", daemon.name));
         }
     };
-    let left = leave(node, &manifest);
+    let left = leave(node, &manifest, &attached);
     stop(node_daemon(node, &exe), &mut failures);
     // While it ran it may have claimed again what was taken from it: addresses of its tunnels.
     let gone = left.and_then(|member| member.map_or(Ok(()), |member| member.delete()));
@@ -222,6 +321,9 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     for file in &manifest.files {
         writeln!(out, "removed: {}", file.display())?;
     }
+    for file in &cni_files {
+        writeln!(out, "{file}")?;
+    }
     writeln!(out, "removed: the node, its routes, its policy and its addresses")?;
     if args.purge {
         remove_dir(&data, &mut failures);
@@ -242,6 +344,46 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
         true => Ok(writeln!(out, "this host is no longer a node")?),
         false => Err(Failure::Message(failures.join("\n"))),
     }
+}
+
+/// Stops the daemons and leaves pods, endpoints and the node to Calico.
+fn give_back(
+    node: &NodeArgs,
+    manifest: &Manifest,
+    handover: PolicyHandover,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Before the daemons stop: services that are stopped do not start again after a reboot.
+    if let PolicyHandover::ToFelix(limit) = handover {
+        runtime.block_on(tortie_node::await_felix(limit)).map_err(Failure::Message)?;
+    }
+    let exe = std::env::current_exe()?;
+    for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
+        daemon.by_systemd = manifest.systemd;
+        daemon.stop()?;
+    }
+    let removed =
+        runtime.block_on(tortie_node::leave(node, LivePods::Kept, handover)).map_err(Failure::Message)?;
+    for line in removed {
+        writeln!(out, "{line}")?;
+    }
+    let mut failures = Vec::new();
+    for file in &manifest.files {
+        remove(file, &mut failures);
+        writeln!(out, "removed: {}", file.display())?;
+    }
+    remove(&datastore_socket(node), &mut failures);
+    if !failures.is_empty() {
+        return Err(Failure::Message(failures.join("\n")));
+    }
+    Manifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    for dir in [&node.run_dir, &node.state_dir] {
+        // Others may keep something there.
+        let _ = std::fs::remove_dir(dir);
+    }
+    writeln!(out, "kept: interfaces, addresses and routes of containers, and the node in the datastore")?;
+    Ok(writeln!(out, "this host is free for Calico")?)
 }
 
 /// What a former `down` kept.
@@ -278,25 +420,42 @@ impl Member {
     }
 }
 
-/// Removes what is attached through our network, and the node. None: there is no daemon that could.
-fn leave(node: &NodeArgs, manifest: &Manifest) -> Result<Option<Member>, Failure> {
+/// This host's node in the datastore, as its daemon knows it. None: there is no daemon.
+fn member(node: &NodeArgs, manifest: &Manifest) -> Result<Option<Member>, Failure> {
     if !node.socket().exists() {
         return Ok(None);
-    }
-    let extra = json!({"name": manifest.network, "cni.dev/valid-attachments": []});
-    let answer = ask(node, "GC", &extra)?;
-    if !answer.starts_with('0') {
-        return Err(Failure::Message(reason(&answer)));
     }
     let name = std::fs::read_to_string(node.calico_dir().join("nodename"))?;
     let config = match manifest.embedded {
         true => Config::at(format!("unix://{}", datastore_socket(node).display())),
         false => Config::load(&node.config)?,
     };
-    let member = Member { config, name };
+    Ok(Some(Member { config, name }))
+}
+
+/// Removes what is attached, and the node. None: there is no daemon that could.
+fn leave(node: &NodeArgs, manifest: &Manifest, attached: &[Attachment]) -> Result<Option<Member>, Failure> {
+    let Some(member) = member(node, manifest)? else { return Ok(None) };
+    let attached_networks = attached.iter().map(|attachment| attachment.network.as_str());
+    let networks: BTreeSet<&str> = attached_networks.chain([manifest.network.as_str()]).collect();
+    for network in networks.into_iter().filter(|network| !network.is_empty()) {
+        let extra = json!({"name": network, "cni.dev/valid-attachments": []});
+        accepted(&ask(node, "GC", &[], &extra)?)?;
+    }
+    for attachment in attached.iter().filter(|attachment| attachment.network.is_empty()) {
+        let about = [("CNI_CONTAINERID", attachment.container_id()), ("CNI_IFNAME", attachment.ifname())];
+        accepted(&ask(node, "DEL", &about, &json!({}))?)?;
+    }
     member.delete()?;
     std::thread::sleep(SETTLE);
     Ok(Some(member))
+}
+
+fn accepted(answer: &str) -> Result<(), Failure> {
+    match answer.starts_with('0') {
+        true => Ok(()),
+        false => Err(Failure::Message(reason(answer))),
+    }
 }
 
 /// What an error of CNI says, for people: the line that says how it went and the braces are left out.
@@ -309,15 +468,22 @@ fn reason(answer: &str) -> String {
 }
 
 /// Asks the node's daemon as a plugin would.
-fn ask(node: &NodeArgs, command: &str, extra: &serde_json::Value) -> Result<String, Failure> {
+fn ask(
+    node: &NodeArgs,
+    command: &str,
+    variables: &[(&str, &str)],
+    extra: &serde_json::Value,
+) -> Result<String, Failure> {
     let mut config = json!({"cniVersion": "1.1.0", "name": "up"});
     if let (Some(config), Some(extra)) = (config.as_object_mut(), extra.as_object()) {
         config.extend(extra.clone());
     }
+    let mut environment = BTreeMap::from([("CNI_PATH", "/")]);
+    environment.extend(variables.iter().copied());
     let request = json!({
         "plugin": Plugin::Calico.name(),
         "command": command,
-        "env": {"CNI_PATH": "/"},
+        "env": environment,
         "config": config.to_string(),
     });
     let mut stream = UnixStream::connect(node.socket()).map_err(|error| at(&node.socket(), &error))?;
@@ -327,19 +493,6 @@ fn ask(node: &NodeArgs, command: &str, extra: &serde_json::Value) -> Result<Stri
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
-}
-
-fn configuration(args: &UpArgs) -> serde_json::Value {
-    let ipv6 = if args.ipv6 { "true" } else { "false" };
-    json!({
-        "name": args.network,
-        "cniVersion": "1.0.0",
-        "plugins": [{
-            "type": Plugin::Calico.name(),
-            "tortie_socket": args.node.socket(),
-            "ipam": {"type": Plugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6},
-        }],
-    })
 }
 
 fn datastore_socket(node: &NodeArgs) -> PathBuf {

@@ -1,57 +1,98 @@
-//! The CNI plugins in the directory where the runtime looks for them.
+//! The CNI files of `tortie up`: the plugins and the configuration of the network, where the runtime looks for them. Those of Calico
+//! are kept until `tortie down`, and the settings of its network are carried over.
 
-use super::at;
+use super::UpArgs;
 use super::manifest::Manifest;
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use tortie_cni::{PROGRAM, Plugin};
 use tortie_ctl::Failure;
+use tortie_node::CniFiles;
 
-/// What somebody else has put there by the same name is not replaced, and not removed later.
-pub fn are_ours(dir: &Path, manifest: &Manifest) -> Result<(), Failure> {
-    match paths(dir).find(|path| is_foreign(path, manifest)) {
-        Some(path) => Err(Failure::Message(format!(
-            "{} was not installed by `tortie up`; remove it, or use another directory with --cni-bin-dir",
-            path.display()
-        ))),
-        None => Ok(()),
+const CONFLIST: &str = "10-calico.conflist";
+/// Of a host that has had no network before.
+const NETWORK: &str = "tortie";
+
+/// What is written where.
+#[derive(Debug)]
+pub struct CniInstallation {
+    pub conflist: PathBuf,
+    programs: Vec<PathBuf>,
+    list: Value,
+    /// Whether another installation had a network here.
+    pub is_takeover: bool,
+    /// Whether the configuration that is there is not JSON: nothing is carried over from it.
+    is_unreadable: bool,
+}
+
+impl CniInstallation {
+    /// Finds everything that would make the installation fail. Changes nothing.
+    pub fn prepare(args: &UpArgs, manifest: &Manifest) -> Result<CniInstallation, Failure> {
+        let files = CniFiles::load(&args.node.state_dir).map_err(Failure::Message)?;
+        let programs =
+            [Plugin::Calico, Plugin::CalicoIpam].map(|plugin| args.cni_bin_dir.join(plugin.name()));
+        let conflist = args.cni_conf_dir.join(CONFLIST);
+        for path in programs.iter().chain([&conflist]) {
+            files.check(path).map_err(Failure::Message)?;
+        }
+        let found = match manifest.files.contains(&conflist) {
+            true => None,
+            false => files.original(&conflist).map_err(Failure::Message)?,
+        };
+        let is_unreadable = found.as_ref().is_some_and(|text| !tortie_node::is_readable_network(text));
+        let original = found.filter(|_| !is_unreadable);
+        let is_takeover = original.is_some();
+        let list = configuration(args, original.as_deref())
+            .map_err(|reason| Failure::Message(format!("{}: {reason}", conflist.display())))?;
+        Ok(CniInstallation { conflist, programs: programs.to_vec(), list, is_takeover, is_unreadable })
+    }
+
+    pub fn network(&self) -> &str {
+        self.list["name"].as_str().unwrap_or(NETWORK)
+    }
+
+    /// What the operator should know before the installation.
+    pub fn warning(&self) -> Option<String> {
+        let path = self.conflist.display();
+        self.is_unreadable
+            .then(|| format!("warning: {path} is not JSON: it is kept, and nothing is carried over from it"))
+    }
+
+    /// The programs first: a runtime uses the network as soon as it is there.
+    pub fn install(&self, manifest: &mut Manifest, state_dir: &Path) -> Result<(), Failure> {
+        let mut files = CniFiles::load(state_dir).map_err(Failure::Message)?;
+        // A former version noted them in its own list.
+        for path in self.programs.iter().chain([&self.conflist]) {
+            if manifest.files.contains(path) {
+                files.claim(path).map_err(Failure::Message)?;
+                manifest.files.remove(path);
+                manifest.save(state_dir)?;
+            }
+        }
+        for path in &self.programs {
+            files.write(path, PROGRAM, 0o755).map_err(Failure::Message)?;
+        }
+        let text = format!("{:#}\n", self.list);
+        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(Failure::Message)
     }
 }
 
-/// Puts both there, or makes them those of this version.
-pub fn install(dir: &Path, manifest: &mut Manifest, state_dir: &Path) -> Result<(), Failure> {
-    for path in paths(dir).filter(|path| !is_installed(path)) {
-        manifest.files.insert(path.clone());
-        manifest.save(state_dir)?;
-        write(&path).map_err(|error| at(&path, &error))?;
+fn configuration(args: &UpArgs, original: Option<&[u8]>) -> Result<Value, String> {
+    let Some(original) = original else {
+        let ipv6 = if args.ipv6 { "true" } else { "false" };
+        let ipam = json!({"type": Plugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
+        let mut plugin = json!({"type": Plugin::Calico.name(), "ipam": ipam});
+        plugin["tortie_socket"] = json!(args.node.socket());
+        let name = args.network.as_deref().unwrap_or(NETWORK);
+        return Ok(json!({"name": name, "cniVersion": "1.0.0", "plugins": [plugin]}));
+    };
+    let mut own = Map::from_iter([("tortie_socket".to_owned(), json!(args.node.socket()))]);
+    if args.ipv6 {
+        own.insert("ipam".to_owned(), json!({"assign_ipv6": "true"}));
     }
-    Ok(())
-}
-
-fn paths(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    [Plugin::Calico, Plugin::CalicoIpam].into_iter().map(|plugin| dir.join(plugin.name()))
-}
-
-fn is_foreign(path: &Path, manifest: &Manifest) -> bool {
-    fs::symlink_metadata(path).is_ok() && !manifest.files.contains(path) && !is_installed(path)
-}
-
-fn is_installed(path: &Path) -> bool {
-    let is_program = |meta: fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
-    fs::symlink_metadata(path).is_ok_and(is_program) && fs::read(path).is_ok_and(|there| there == PROGRAM)
-}
-
-/// A runtime may start it at any moment: it is whole or not there.
-fn write(path: &Path) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let written = fs::write(&new, PROGRAM)
-        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o755)))
-        .and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        // Half of it is of no use to anybody.
-        let _ = fs::remove_file(&new);
+    let mut list = tortie_node::carry_over(original, &own)?;
+    if let Some(name) = &args.network {
+        list["name"] = json!(name);
     }
-    written
+    Ok(list)
 }

@@ -1,8 +1,8 @@
 //! A daemon of ours that outlives the command that starts it: a service of systemd, or a process of its own with a
 //! supervisor, found again by its pid file.
 
+use super::daemon_log::DaemonLog;
 use super::systemd;
-use crate::rotating_log::RotatingLog;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -108,6 +108,6 @@ impl Daemon {
             }
         }
         self.pid_file().remove()?;
-        RotatingLog::remove(&self.log())
+        DaemonLog::remove(&self.log())
     }
 }

@@ -1,7 +1,7 @@
 //! A small supervisor for hosts without systemd: it starts a daemon again when that ends, and keeps its log within bounds.
 //! It ends with the daemon on SIGTERM; if it is killed, the daemon ends too.
 
-use crate::rotating_log::RotatingLog;
+use super::daemon_log::DaemonLog;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub fn supervise(args: &SuperviseArgs) -> Result<(), Failure> {
 
 async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
     let mut log =
-        RotatingLog::open(&args.log, args.log_bytes).map_err(|error| Failure::at(&args.log, &error))?;
+        DaemonLog::open(&args.log, args.log_bytes).map_err(|error| Failure::at(&args.log, &error))?;
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut pause = Pause::default();
@@ -57,7 +57,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
         let (mut child, mut output) = start(args)?;
         let status = loop {
             tokio::select! {
-                Some(bytes) = output.recv() => log.write(&bytes)?,
+                Some(bytes) = output.recv() => log.write(&bytes),
                 status = child.wait() => break status?,
                 _ = term.recv() => return stop(child, output, &mut log).await,
                 _ = interrupt.recv() => return stop(child, output, &mut log).await,
@@ -65,7 +65,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
         };
         // What it said last. Somebody whom it started may hold the pipe open: that one is not waited for.
         while let Ok(Some(bytes)) = tokio::time::timeout(LAST_WORDS, output.recv()).await {
-            log.write(&bytes)?;
+            log.write(&bytes);
         }
         let ran = started.elapsed();
         if first && ran < TRIAL {
@@ -73,7 +73,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
         }
         first = false;
         let wait = pause.after(ran);
-        log.write(ended(&args.name, status, wait).as_bytes())?;
+        log.write(ended(&args.name, status, wait).as_bytes());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = term.recv() => return Ok(()),
@@ -121,7 +121,7 @@ async fn copy(mut from: impl AsyncRead + Unpin, to: mpsc::Sender<Vec<u8>>) {
 async fn stop(
     mut child: Child,
     mut output: mpsc::Receiver<Vec<u8>>,
-    log: &mut RotatingLog,
+    log: &mut DaemonLog,
 ) -> Result<(), Failure> {
     if let Some(pid) = child.id() {
         tortie_process::signal(pid, Signal::TERM)?;
@@ -130,7 +130,7 @@ async fn stop(
     tokio::pin!(deadline);
     loop {
         tokio::select! {
-            Some(bytes) = output.recv() => log.write(&bytes)?,
+            Some(bytes) = output.recv() => log.write(&bytes),
             status = child.wait() => { status?; return Ok(()) }
             () = &mut deadline => { child.kill().await?; return Ok(()) }
         }

@@ -76,7 +76,10 @@ impl World {
         let said = || String::from_utf8_lossy(&self.kubectl(&words, "").stdout).into_owned();
         eventually_showing(
             "the API service is available",
-            || said().contains("\"status\":\"True\"") && self.kubectl(&["get", "tiers"], "").status.success(),
+            || {
+                said().contains("\"status\":\"True\"")
+                    && self.kubectl(&["get", "tiers.v3.projectcalico.org"], "").status.success()
+            },
             said,
         );
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod explaining;
+mod full_disk;
 mod lab;
 mod moving;
 mod round_trip;

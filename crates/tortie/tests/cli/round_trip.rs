@@ -17,8 +17,8 @@ fn examples() -> Vec<PathBuf> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
-    // Kinds that are internal to the store are not for calicoctl.
-    let internal = ["blockaffinities", "ipamblocks", "ipamhandles", "livemigrations"];
+    // Kinds that are internal to the store are not for calicoctl, and cluster information is not for users to write.
+    let internal = ["blockaffinities", "clusterinformations", "ipamblocks", "ipamhandles", "livemigrations"];
     files.retain(|file| {
         file.extension().is_some_and(|e| e == "yaml")
             && file.file_stem().and_then(|s| s.to_str()).is_some_and(|s| !internal.contains(&s))
@@ -50,9 +50,7 @@ fn round_trip(backend: Backend) {
     for file in ordered(examples()) {
         let plural = file.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = file.to_str().unwrap().to_owned();
-        // ClusterInformation is there from the first write on, and not for users to apply.
-        let verb = if plural == "clusterinformations" { "replace" } else { "apply" };
-        lab.must(&[verb, "-f", &file]);
+        lab.must(&["apply", "-f", &file]);
         let json: Value = serde_json::from_str(&lab.must(&["get", "-f", &file, "-o", "json"])).unwrap();
         let objects = match json {
             Value::Array(objects) => objects,
@@ -68,19 +66,15 @@ fn round_trip(backend: Backend) {
         compare(&plural, &stored, &mut failures);
         // What is printed as YAML can be applied again and changes nothing but the revision.
         let yaml = lab.must(&["get", "-f", &file, "-o", "yaml"]);
-        if plural != "clusterinformations" {
-            let ran = lab.calicoctl_with(&["apply", "-f", "-"], yaml.as_bytes());
-            assert_eq!(ran.code, Some(0), "{file}: {ran:?}");
-            for object in &objects {
-                assert!(stored.contains(&normalised(&lab.stored(&key(object, &plural)))), "{plural} changed");
-            }
+        let ran = lab.calicoctl_with(&["apply", "-f", "-"], yaml.as_bytes());
+        assert_eq!(ran.code, Some(0), "{file}: {ran:?}");
+        for object in &objects {
+            assert!(stored.contains(&normalised(&lab.stored(&key(object, &plural)))), "{plural} changed");
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     for file in ordered(examples()).iter().rev() {
-        if !file.ends_with("clusterinformations.yaml") {
-            lab.must(&["delete", "-f", file.to_str().unwrap()]);
-        }
+        lab.must(&["delete", "-f", file.to_str().unwrap()]);
     }
     let left = lab.keys("/calico/resources");
     let left: Vec<_> =
@@ -91,7 +85,6 @@ fn round_trip(backend: Backend) {
 /// Tiers before policies, filters before peers, nodes before what is on them.
 fn ordered(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files.sort_by_key(|file| match file.file_stem().and_then(|s| s.to_str()) {
-        Some("clusterinformations") => 0,
         Some("tiers" | "bgpfilters" | "nodes") => 1,
         _ => 2,
     });

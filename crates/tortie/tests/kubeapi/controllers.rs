@@ -103,7 +103,7 @@ impl World {
     }
 
     /// Every address that is assigned.
-    fn assigned(&self, allocator: &Allocator) -> BTreeSet<IpAddr> {
+    pub fn assigned(&self, allocator: &Allocator) -> BTreeSet<IpAddr> {
         let blocks = self.runtime.block_on(allocator.records().blocks(None)).unwrap();
         blocks
             .iter()
@@ -112,7 +112,7 @@ impl World {
             .collect()
     }
 
-    fn assign(&self, node: &str, pod: &str) -> IpAddr {
+    pub fn assign(&self, node: &str, pod: &str) -> IpAddr {
         let allocator = Allocator::new(self.client(), Owner::host(node));
         let attributes = [("pod", pod), ("namespace", "shop"), ("node", node)];
         let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -121,12 +121,12 @@ impl World {
         assigned.v4.addresses[0].addr()
     }
 
-    fn service(&self, name: &str, spec: Value) {
+    pub fn service(&self, name: &str, spec: Value) {
         let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
         self.server.create("/api/v1/namespaces/shop/services", &object);
     }
 
-    fn ingress(&self, name: &str) -> String {
+    pub fn ingress(&self, name: &str) -> String {
         let service = self.server.must("GET", &format!("/api/v1/namespaces/shop/services/{name}"), None);
         service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap_or_default().to_owned()
     }
@@ -227,7 +227,7 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
 
 #[test]
 fn host_endpoints_follow_nodes_and_the_configuration_without_a_restart() {
-    let mut world = World::new(json!({"node": {}}));
+    let mut world = World::new(json!({"node": {"leakGracePeriod": "1s"}}));
     world.server.add_node("n1");
     world.start("a");
     let endpoints = "/apis/projectcalico.org/v3/hostendpoints";

@@ -3,10 +3,15 @@
 use crate::world::{NODE, TORTIE, World};
 use serde_json::json;
 use std::fs::File;
+use std::process::{Command, Stdio};
 use tortie_testkit::{CalicoGroup, Process};
 
 const PORT: u16 = 5473;
 const SERVICE: &str = "calico-typha";
+/// As `deploy/40-hub.yaml` has them.
+const SECRET: &str = "tortie-hub";
+const NODE_SECRET: &str = "tortie-hub-client";
+const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 
 struct Hub {
     _process: Process,
@@ -16,17 +21,7 @@ struct Hub {
 impl Hub {
     /// One that is ready, at an address of the host, which the service has as an endpoint on a node.
     fn start(world: &World, address: &'static str, node: &str) -> Hub {
-        let mut command = world.host.command(TORTIE);
-        command
-            .args(["hub", "--config-file", "/nonexistent"])
-            .envs(world.server.environment(CalicoGroup::V3))
-            .env("TYPHA_DATASTORETYPE", "kubernetes")
-            .env("TYPHA_SERVERHOST", address)
-            .env("TYPHA_HEALTHENABLED", "true")
-            .env("TYPHA_HEALTHHOST", address)
-            .env("TYPHA_PROMETHEUSMETRICSENABLED", "true")
-            .env("TYPHA_PROMETHEUSMETRICSHOST", address)
-            .stderr(File::create(world.server.path(&format!("hub-{node}.log"))).unwrap());
+        let mut command = Hub::command(world, address, node);
         let (process, line) = Process::until_first_line(&mut command);
         assert_eq!(line, format!("ready: hub on {address}:{PORT}\n"));
         let slice = json!({
@@ -37,6 +32,22 @@ impl Hub {
         });
         world.server.create("/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices", &slice);
         Hub { _process: process, address }
+    }
+
+    fn command(world: &World, address: &'static str, node: &str) -> Command {
+        let mut command = world.host.command(TORTIE);
+        command
+            .args(["hub", "--config-file", "/nonexistent"])
+            .envs(world.server.environment(CalicoGroup::V3))
+            .env("TYPHA_DATASTORETYPE", "kubernetes")
+            .env("TYPHA_CERTIFICATESECRET", SECRET)
+            .env("TYPHA_SERVERHOST", address)
+            .env("TYPHA_HEALTHENABLED", "true")
+            .env("TYPHA_HEALTHHOST", address)
+            .env("TYPHA_PROMETHEUSMETRICSENABLED", "true")
+            .env("TYPHA_PROMETHEUSMETRICSHOST", address)
+            .stderr(File::create(world.server.path(&format!("hub-{node}.log"))).unwrap());
+        command
     }
 
     /// A page and its code.
@@ -54,10 +65,31 @@ impl Hub {
     }
 }
 
+/// The empty Secrets of deploy/40-hub.yaml.
+fn create_secrets(world: &World) {
+    for name in [SECRET, NODE_SECRET] {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": name, "labels": {"k8s-app": "tortie-hub"}}});
+        world.server.create(SECRETS, &secret);
+    }
+}
+
+/// One authority for both hubs, whose key nodes cannot read; what else is in the Secrets stays.
+fn certificates_are_made_for_hubs_and_nodes(world: &World) {
+    let secret = |name: &str| world.server.must("GET", &format!("{SECRETS}/{name}"), None);
+    world.wait("the hubs have made certificates", || secret(NODE_SECRET)["data"]["tls.crt"].is_string());
+    let (own, node) = (secret(SECRET), secret(NODE_SECRET));
+    assert_eq!(own["data"]["ca.crt"], node["data"]["ca.crt"]);
+    assert_eq!(node["data"]["ca.key"], json!(null));
+    assert_ne!(own["data"]["tls.key"], node["data"]["tls.key"]);
+    assert_eq!(own["metadata"]["labels"]["k8s-app"], "tortie-hub");
+}
+
 #[test]
 fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
     let mut world = World::without_node(CalicoGroup::V3);
     world.host.ip("addr add 172.30.0.2/24 dev eth0");
+    create_secrets(&world);
     let (near, far) =
         (Hub::start(&world, "172.30.0.1", NODE), Hub::start(&world, "172.30.0.2", "another-node"));
     for hub in [&near, &far] {
@@ -96,7 +128,8 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
         }
     }
 
-    world.variables = vec![("FELIX_TYPHAK8SSERVICENAME", SERVICE)];
+    certificates_are_made_for_hubs_and_nodes(&world);
+    world.variables = vec![("FELIX_TYPHAK8SSERVICENAME", SERVICE), ("TORTIE_HUB_SECRET", NODE_SECRET)];
     let kubeconfig = world.server.node_kubeconfig();
     world.start(&kubeconfig);
     assert_eq!((near.nodes(&world), far.nodes(&world)), ("1".to_owned(), "0".to_owned()), "{}", world.log());
@@ -113,6 +146,13 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
         assert!(!watched(what), "the node watches {what} itself");
     }
 
+    // A client without a certificate gets nothing.
+    let plain = format!("http://{}:{PORT}/", near.address);
+    world.wait("a connection without TLS is refused and counted", || {
+        assert!(world.host.try_exec(&["curl", "-s", "--max-time", "5", &plain]).stdout.is_empty());
+        near.page(&world, 9093, "metrics").contains("tortie_hub_refused_total{reason=\"certificate\"}")
+    });
+
     drop(near);
     world.wait("the node goes to the other hub", || far.nodes(&world) == "1");
     let open = json!({"podSelector": {"matchLabels": {"role": "web"}}, "ingress": [{}]});
@@ -123,4 +163,37 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
         world.server.remove_pod(&pod.namespace, &pod.name);
     }
     world.assert_clean();
+}
+
+/// One that starts while the API server is away must not settle on an API group that the cluster does not serve: every
+/// policy would be missing.
+#[test]
+fn a_hub_waits_for_the_api_group() {
+    let mut world = World::without_node(CalicoGroup::V3);
+    let policies = "/apis/projectcalico.org/v3/globalnetworkpolicies";
+    let policy = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy",
+        "metadata": {"name": "closed"},
+        "spec": {"tier": "default", "selector": "all()", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}});
+    world.server.create(policies, &policy);
+    create_secrets(&world);
+    world.server.stop();
+    let address = "172.30.0.1";
+    let mut command = Hub::command(&world, address, NODE);
+    let process = Process::start(command.env_remove("CALICO_API_GROUP").stdout(Stdio::null()));
+    let hub = Hub { _process: process, address };
+    let is_ready = |world: &World, code: &str, cause: &str| {
+        let page = hub.page(world, 9098, "readiness");
+        page.ends_with(code) && page.contains(cause)
+    };
+    world.wait("the hub says why it waits", || is_ready(&world, "503", "cannot use the Kubernetes API"));
+    world.server.resume();
+    world.wait("the hub is ready", || is_ready(&world, "200", "in sync"));
+
+    world.variables = vec![("FELIX_TYPHAADDR", "172.30.0.1:5473"), ("TORTIE_HUB_SECRET", NODE_SECRET)];
+    let kubeconfig = world.server.node_kubeconfig();
+    world.start(&kubeconfig);
+    let (web, client) = (world.add("shop", "web", json!({})), world.add("shop", "client", json!({})));
+    world.wait_for(&client, &web, false);
+    world.server.must("DELETE", &format!("{policies}/closed"), None);
+    world.wait_for(&client, &web, true);
 }

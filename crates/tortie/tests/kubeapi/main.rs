@@ -14,9 +14,12 @@ macro_rules! in_both_groups {
     };
 }
 
+mod absence;
+mod access;
 mod churn;
 mod condition;
 mod controllers;
+mod floating;
 mod flood;
 mod hub;
 mod mirror;

@@ -11,7 +11,7 @@ in_both_groups! {
 }
 
 fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
-    let world = World::new(group);
+    let mut world = World::new(group);
     let node = || world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
     assert_eq!(node()["metadata"]["annotations"]["projectcalico.org/IPv4Address"], "172.30.0.1/24");
 
@@ -57,6 +57,20 @@ fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
         {"ipBlock": {"cidr": "fd77::/116", "except": [format!("{}/128", foreign.addresses[1])]}},
     ]}]);
     world.apply_policy("open", json!({"podSelector": {"matchLabels": {"role": "web"}}, "ingress": blocks}));
+    world.wait_for(&client, &web, true);
+    world.wait_for(&foreign, &web, false);
+
+    // Pods that another program attached have no record: they are adopted from Kubernetes and the kernel.
+    world.restart_without_journal();
+    for pod in [&web, &client, &foreign] {
+        let again = world.plugin("ADD", pod, "1").unwrap_or_else(|said| panic!("{said}\n{}", world.log()));
+        let addresses: Vec<&str> =
+            again["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect();
+        assert!(
+            pod.addresses.iter().zip(&addresses).all(|(before, now)| now.split('/').next() == Some(before)),
+            "{addresses:?}"
+        );
+    }
     world.wait_for(&client, &web, true);
     world.wait_for(&foreign, &web, false);
 

@@ -16,6 +16,8 @@ pub struct World {
     group: CalicoGroup,
     /// The first pool, and the length of its blocks.
     pool: [&'static str; 2],
+    /// Of the network's configuration.
+    pub feature_control: Value,
     /// What else the node is told when it starts.
     pub variables: Vec<(&'static str, &'static str)>,
 }
@@ -63,6 +65,7 @@ impl World {
             host,
             group,
             pool: ["10.77.0.0/24", "28"],
+            feature_control: json!({}),
             variables: Vec::new(),
         }
     }
@@ -80,6 +83,14 @@ impl World {
             .env("CALICO_IPV6POOL_CIDR", "fd77::/116")
             .envs(self.variables.iter().copied());
         self.installation.start_node(command);
+    }
+
+    /// As if another program had attached all pods.
+    pub fn restart_without_journal(&mut self) {
+        self.installation.stop_node();
+        std::fs::remove_dir_all(self.installation.path("state/attachments")).unwrap();
+        let kubeconfig = self.server.node_kubeconfig();
+        self.start(&kubeconfig);
     }
 
     pub fn log(&self) -> String {
@@ -141,7 +152,7 @@ impl World {
         let config = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
             "nodename": NODE, "ipam": {"type": "calico-ipam", "assign_ipv6": "true"},
-            "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": self.server.kubeconfig()},
+            "feature_control": self.feature_control, "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": self.server.kubeconfig()},
         });
         let call = PluginCall {
             plugin: "calico",

@@ -53,6 +53,9 @@ pub fn is_served_by_pods(cluster: &Cluster) {
     let path = "jsonpath={.spec.service.namespace}/{.spec.service.name} {.status.conditions[?(@.type==\"Available\")].status}";
     let said = cluster.must_kubectl(&["get", "apiservice", "v3.projectcalico.org", "-o", path]);
     assert_eq!(said, "calico-apiserver/calico-api True");
+    let trust = "jsonpath={.spec.insecureSkipTLSVerify}/{.spec.caBundle}";
+    let said = cluster.must_kubectl(&["get", "apiservice", "v3.projectcalico.org", "-o", trust]);
+    assert!(!said.starts_with("true") && !said.ends_with('/'), "the certificate is not checked: {said}");
     let ready = "jsonpath={.status.readyReplicas}";
     let said = cluster.must_kubectl(&[
         "get",

@@ -28,4 +28,6 @@ pub fn serve_the_nodes(cluster: &Cluster, nodes: &[&str]) {
     let said = cluster.kubectl(&["logs", "-n", "kube-system", "-l", "k8s-app=tortie-hub", "--tail=-1"]);
     let refused: Vec<&str> = said.lines().filter(|line| line.contains("forbidden")).collect();
     assert_eq!(refused, Vec::<&str>::new(), "they lack rights");
+    let certified = "clients are accepted with the certificate of Secret kube-system/tortie-hub";
+    assert!(said.contains(certified), "they serve without TLS:\n{said}");
 }

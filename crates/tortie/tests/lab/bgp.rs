@@ -1,6 +1,7 @@
 //! Nodes tell each other their routes by BGP.
 
 mod bird;
+mod takeover;
 
 use crate::pinger::Pinger;
 use crate::{Lab, family};

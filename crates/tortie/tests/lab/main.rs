@@ -5,6 +5,8 @@ mod bgp;
 mod capture;
 mod conformance;
 mod encap;
+#[path = "../node/felix_chains.rs"]
+mod felix_chains;
 mod hub;
 mod lab;
 mod migration;
@@ -12,6 +14,8 @@ mod pinger;
 mod podman;
 mod restart;
 mod stream;
+#[path = "../node/soak/traffic.rs"]
+mod traffic;
 
 use lab::{Lab, family};
 use serde_json::Value;

@@ -3,12 +3,14 @@
 // Helpers of tests are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adoption;
 mod bird;
 mod churn;
 mod configurations;
 mod crash;
 mod diags;
 mod faults;
+mod felix_chains;
 mod hardening;
 mod leave;
 mod life;

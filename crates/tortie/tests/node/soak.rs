@@ -2,7 +2,7 @@
 //! repeats a walk, TORTIE_SOAK_SECONDS says how long it goes on.
 
 mod peer;
-mod traffic;
+pub mod traffic;
 
 use crate::world::{Namespace, World, eventually};
 use nix::sys::signal::{Signal, kill};
@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
 use tortie_testkit::eventually_showing;
-use traffic::Stream;
+use traffic::{PORT, Stream};
 
 /// Long enough for some ten faults; a real soak has an hour.
 const SECONDS: u64 = 20;
@@ -117,7 +117,8 @@ impl Soak {
             .collect();
         let from = &pods[0].1;
         let streams = |to: usize| {
-            addresses[to].iter().map(|address| Stream::start(from, &pods[to].1, address)).collect()
+            let pod = pods[to].1.path();
+            addresses[to].iter().map(|address| Stream::start(&from.path(), &pod, address, PORT)).collect()
         };
         let (allowed, denied) = (streams(1), streams(2));
         Soak { allowed, denied, world, pods, config, random: StdRng::seed_from_u64(seed), containers: 0 }

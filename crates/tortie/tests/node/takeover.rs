@@ -1,18 +1,21 @@
 //! A host that ran Calico becomes ours, and is given back. What Debian has stands for what Felix leaves: chains of both
 //! variants of iptables, sets, a table of nf_tables, routes and a tunnel, named as Felix names them.
 
+use crate::felix_chains::FelixMode;
+use crate::soak::traffic::Stream;
 use crate::world::{Namespace, TORTIE, World, eventually};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use tortie_testkit::Process;
 
-const POD: [&str; 2] = ["10.77.0.5", "fd77::5"];
-const DEVICE: &str = "cali0a1b2c3d4e5";
+pub const POD: [&str; 2] = ["10.77.0.5", "fd77::5"];
+pub const DEVICE: &str = "cali0a1b2c3d4e5";
 
 /// A pod as Calico's plugin wires it.
-fn wired(host: &Namespace) -> Namespace {
+pub fn wired(host: &Namespace) -> Namespace {
     let pod = Namespace::new("pod");
     host.ip(&format!(
         "link add {DEVICE} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}",
@@ -189,7 +192,7 @@ fn answers(from: &Namespace, port: u16) -> bool {
     output.status.success() || String::from_utf8_lossy(&output.stderr).contains("refused")
 }
 
-fn endpoint() -> String {
+pub fn endpoint() -> String {
     let networks = [format!("{}/32", POD[0]), format!("{}/128", POD[1])];
     json!({
         "apiVersion": "projectcalico.org/v3", "kind": "WorkloadEndpoint",
@@ -202,8 +205,18 @@ fn endpoint() -> String {
     .to_string()
 }
 
-const PROFILE: &str = "{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: open}, spec: {ingress: \
-    [{action: Deny, protocol: TCP, destination: {ports: [81]}}, {action: Allow}], egress: [{action: Allow}]}}";
+pub const PROFILE: &str = "{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: open}, spec: {ingress: \
+    [{action: Deny, protocol: TCP, destination: {ports: [81]}}, {action: Deny, protocol: UDP, destination: {ports: [81]}}, \
+    {action: Allow}], egress: [{action: Allow}]}}";
+const DENIED_PORT: u16 = 81;
+
+/// `tortie node --leave` on the host.
+fn leave(world: &World, more: &[&str]) -> Command {
+    let mut command = world.host.command(TORTIE);
+    command.args(["node", "--leave", "--state-dir"]).arg(world.path("state"));
+    command.arg("--run-dir").arg(world.path("run")).args(more).stdin(Stdio::null());
+    command
+}
 
 #[test]
 fn a_host_of_calico_is_taken_over_and_given_back() {
@@ -226,19 +239,14 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
     assert!(!answers(&peer, 81), "our policy is in force");
     assert_eq!(of_others(&world.host), others);
 
-    let leave = |world: &World| {
-        let (state, run) = (world.path("state"), world.path("run"));
-        let (state, run) = (state.to_str().unwrap(), run.to_str().unwrap());
-        world.host.try_exec(&[TORTIE, "node", "--leave", "--state-dir", state, "--run-dir", run])
-    };
-    let refused = leave(&world);
+    let refused = leave(&world, &["--now"]).output().unwrap();
     assert!(
         !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("in use by another")
     );
     world.stop();
     // Nobody else drops what is forwarded: what is allowed is no longer known.
     world.host.exec("iptables-nft -P FORWARD ACCEPT");
-    let output = leave(&world);
+    let output = leave(&world, &["--now"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     flow.goes_on();
     flow.lost_nothing();
@@ -252,6 +260,60 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
     assert_eq!(of_others(&world.host), others);
     assert_eq!(world.host.routes(&format!("{}/32", POD[0])).len(), 1, "the pod's route stays");
     assert!(answers(&peer, 81), "nobody's policy is in force");
+}
+
+#[test]
+fn policy_stays_until_felix_guards_every_pod() {
+    let mut world = World::without_node("10.77.0.0/24");
+    let (pod, peer) = (wired(&world.host), outside(&world.host));
+    world.calicoctl(&["apply", "-f", "-"], PROFILE);
+    world.calicoctl(&["apply", "-f", "-"], &endpoint());
+    for (number, mode) in FelixMode::ALL.into_iter().enumerate() {
+        world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+        eventually("what Felix left is gone", || of_felix(&world.host).is_empty());
+        let flow = Flow::start(&pod, "172.31.0.2", world.path("flow"));
+        let denied = Stream::start(&peer.path(), &pod.path(), POD[0], DENIED_PORT);
+        flow.goes_on();
+        // Felix is started beside the node: it has written chains, and nothing leads to them yet.
+        world.host.exec(&["sh", "-c", &mode.chains(DEVICE, DENIED_PORT)]);
+        let health =
+            || Command::new(TORTIE).args(["health", "--run-dir"]).arg(world.path("run")).output().unwrap();
+        eventually("the node reports a second policy engine", || {
+            String::from_utf8_lossy(&health().stdout).contains("two policy engines")
+        });
+        let metrics = || world.host.try_exec("curl -s http://127.0.0.1:9091/metrics").stdout;
+        eventually("so do its metrics", || {
+            String::from_utf8_lossy(&metrics()).contains("tortie_second_policy_engine 1\n")
+        });
+        // Every run logs it once, into the same file.
+        let logged = world.log().matches("Felix's chains appeared: two policy engines").count();
+        assert_eq!(logged, number + 1, "{}", world.log());
+
+        world.stop();
+        let refused = leave(&world, &["--felix-timeout", "0"]).output().unwrap();
+        let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success(), "{mode:?}: {refused:?}");
+        for part in [format!("{DEVICE} (IPv4)"), format!("{DEVICE} (IPv6)"), "nothing was removed".to_owned()]
+        {
+            assert!(reason.contains(&part), "{mode:?}: {part} is not in {reason}");
+        }
+        assert!(world.path("state/nodename").exists(), "{mode:?}");
+
+        let leaving = leave(&world, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        flow.goes_on();
+        assert!(
+            world.host.exec("nft list tables").contains("inet tortie"),
+            "{mode:?}: Felix guards nothing yet"
+        );
+        world.host.exec(&["sh", "-c", &mode.hooks()]);
+        let output = leaving.wait_with_output().unwrap();
+        assert!(output.status.success(), "{mode:?}: {output:?}");
+        let ruleset = world.host.exec("nft list ruleset");
+        assert!(!ruleset.contains("tortie"), "{mode:?}: {ruleset}");
+        flow.goes_on();
+        flow.lost_nothing();
+        assert_eq!(denied.arrived(0..u64::MAX), 0, "{mode:?}: of {} denied packets", denied.position());
+    }
 }
 
 /// Loads a program for XDP that lets everything pass, and pins it.

@@ -1,5 +1,6 @@
 //! A host becomes a node in one command, and is none again after another.
 
+use crate::takeover;
 use crate::world::{Namespace, TORTIE, eventually, host};
 use std::path::Path;
 use std::process::Output;
@@ -60,16 +61,16 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
-    let routes = host.namespace.ip(&["route"]);
+    // The carrier of a new veth may come a moment later.
+    let list_routes = || host.namespace.ip(&["route"]).replace(" linkdown", "");
+    let routes = list_routes();
     assert!(host.run("down", &[]).contains("nothing to take down"));
-    // A plugin of somebody else is neither replaced nor removed.
-    std::fs::create_dir(&bin).unwrap();
-    std::fs::write(place("bin/calico-ipam"), "not ours").unwrap();
+    // What cannot be replaced and restored is found before anything is started.
+    std::fs::create_dir_all(place("bin/calico-ipam")).unwrap();
     let said = host.refused("up", &flags);
-    assert!(said.contains("bin/calico-ipam was not installed by `tortie up`"), "{said}");
+    assert!(said.contains("bin/calico-ipam: is a directory"), "{said}");
     assert!(host.run("down", &[]).contains("nothing to take down"));
-    assert_eq!(std::fs::read(place("bin/calico-ipam")).unwrap(), b"not ours");
-    std::fs::remove_file(place("bin/calico-ipam")).unwrap();
+    std::fs::remove_dir(place("bin/calico-ipam")).unwrap();
 
     let said = host.run("up", &flags);
     assert!(said.contains("this host is a node"), "{said}");
@@ -117,7 +118,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     let counters = host.namespace.try_exec(&[TORTIE, "policy", "counters"]);
     let said = String::from_utf8_lossy(&counters.stderr);
     assert!(!counters.status.success() && said.contains("no policy is enforced here"), "{said}");
-    assert_eq!(host.namespace.ip(&["route"]), routes);
+    assert_eq!(list_routes(), routes);
     assert!(!host.namespace.ip(&["link"]).contains("cali"));
     assert_eq!(files(&place("state")), ["datastore"], "data stays");
 
@@ -169,4 +170,107 @@ fn what_ends_is_started_again_and_down_ends_it() {
     for pid in [node, store] {
         assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is still there");
     }
+}
+
+/// Calico's list with what operators add.
+const CALICO_LIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
+    {"type": "calico", "nodename": "n1", "mtu": 1430, "datastore_type": "etcdv3",
+     "ipam": {"type": "calico-ipam", "ipv4_pools": ["10.77.0.0/24"]}, "container_settings": {"allow_ip_forwarding": true}},
+    {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}]}"#;
+
+#[test]
+fn a_host_of_calico_keeps_its_pods_and_files() {
+    let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
+    let host = Host { dir, namespace: host() };
+    let place = |name: &str| host.dir.path().join(name);
+    let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
+    let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
+    let originals = [
+        ("bin/calico", "Calico's plugin"),
+        ("bin/calico-ipam", "Calico's address management"),
+        ("conf/10-calico.conflist", CALICO_LIST),
+    ];
+    for dir in ["bin", "conf"] {
+        std::fs::create_dir(place(dir)).unwrap();
+    }
+    for (name, text) in originals {
+        std::fs::write(place(name), text).unwrap();
+    }
+    let assert_originals = || {
+        for (name, text) in originals {
+            assert_eq!(std::fs::read_to_string(place(name)).unwrap(), text, "{name}");
+        }
+        let left = (files(&place("bin")).len(), files(&place("conf")).len());
+        assert_eq!(left, (2, 1), "{:?}", [files(&place("bin")), files(&place("conf"))]);
+    };
+    let _pod = takeover::wired(&host.namespace);
+
+    // As after a power cut.
+    std::fs::write(place("conf/10-calico.conflist"), "").unwrap();
+    let said = host.run("up", &[&flags[..], &["--check"]].concat());
+    assert!(
+        said.contains("is not JSON: it is kept") && said.contains("this host can become a node"),
+        "{said}"
+    );
+    std::fs::write(place("conf/10-calico.conflist"), CALICO_LIST).unwrap();
+    let said = host.run("up", &[&flags[..], &["--check"]].concat());
+    assert!(said.contains("the network pods") && said.contains("nothing was changed"), "{said}");
+    assert!(!place("state").exists());
+    assert_originals();
+    let said = host.run("up", &flags);
+    assert!(said.contains("containers join network pods by"), "{said}");
+    let list = std::fs::read_to_string(place("conf/10-calico.conflist")).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let mut expected: serde_json::Value = serde_json::from_str(CALICO_LIST).unwrap();
+    expected["plugins"][0].as_object_mut().unwrap().remove("nodename");
+    expected["plugins"][0]["tortie_socket"] = place("run/cni.sock").display().to_string().into();
+    assert_eq!(list, expected);
+    let networks = files(&place("conf"));
+    let read =
+        networks.iter().filter(|name| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end)));
+    assert_eq!(read.count(), 1, "a runtime sees one network: {networks:?}");
+
+    // A workload that only the kernel shows.
+    let said = host.refused("down", &[]);
+    assert!(
+        said.contains(&format!("interface {}", takeover::DEVICE)) && said.contains("nothing was changed"),
+        "{said}"
+    );
+    // Given back and taken again, nothing is lost.
+    let said = host.run("down", &["--keep-pods", "--now"]);
+    assert!(said.contains("this host is free for Calico"), "{said}");
+    assert_originals();
+    assert!(host.namespace.ip(&["route"]).contains(takeover::DEVICE));
+    host.run("up", &flags);
+    let store = format!("ETCD_ENDPOINTS=unix://{}", place("run/datastore.sock").display());
+    for (name, text) in [("profile", takeover::PROFILE), ("endpoint", &takeover::endpoint())] {
+        std::fs::write(place(name), text).unwrap();
+        host.namespace.exec(&[
+            "env",
+            &store,
+            TORTIE,
+            "ctl",
+            "apply",
+            "-f",
+            &place(name).display().to_string(),
+        ]);
+    }
+    // One that Calico attached and the node has adopted.
+    eventually("the container is adopted", || place("state/attachments/old:eth0.json").exists());
+    let said = host.refused("down", &[]);
+    assert!(said.contains("container old (eth0, endpoint default/n1-cni-old-eth0)"), "{said}");
+    assert!(host.namespace.ip(&["route"]).contains(takeover::DEVICE), "nothing was changed");
+    eventually("our policy guards the container", || {
+        let ruleset = host.namespace.try_exec("nft list table inet tortie").stdout;
+        String::from_utf8_lossy(&ruleset).contains(takeover::DEVICE)
+    });
+    // No Felix guards it: the daemons go on.
+    let said = host.refused("down", &["--keep-pods", "--felix-timeout", "0"]);
+    assert!(said.contains(takeover::DEVICE) && said.contains("nothing was removed"), "{said}");
+    let said = host.run("up", &flags);
+    assert!(!said.contains("started"), "{said}");
+    let said = host.run("down", &["--force", "--purge"]);
+    assert!(said.contains("removed: the network of container old"), "{said}");
+    assert!(!host.namespace.has_link(takeover::DEVICE));
+    assert_originals();
 }

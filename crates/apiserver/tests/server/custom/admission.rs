@@ -1,11 +1,12 @@
 //! What Kubernetes fills in and refuses by itself.
 
+use super::agreement::both_are_of_one_opinion;
 use super::{API, Custom, object};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tortie_model::{Kind, schema};
 
-fn collection(kind: Kind) -> String {
+pub fn collection(kind: Kind) -> String {
     match kind.is_namespaced() {
         true => format!("{API}/namespaces/shop/{}", kind.plural()),
         false => format!("{API}/{}", kind.plural()),
@@ -19,8 +20,12 @@ fn kind_of(object: &Value) -> Kind {
 #[test]
 fn kubernetes_fills_in_and_refuses_by_itself() {
     let custom = Custom::new();
-    let problems =
-        [what_is_missing_is_filled_in(&custom), every_rule_refuses_and_names_the_field(&custom)].concat();
+    let problems = [
+        what_is_missing_is_filled_in(&custom),
+        every_rule_refuses_and_names_the_field(&custom),
+        both_are_of_one_opinion(&custom),
+    ]
+    .concat();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
     built_in_tiers_stay(&custom);
 }
@@ -266,6 +271,16 @@ fn wrong() -> Vec<Wrong> {
         (json!({"localWorkloadSelector": "all()"}), "spec.asNumber", "asNumber must be set"),
         (json!({"reachableBy": "192.0.2.1"}), "spec.reachableBy", "needs a peerIP"),
         (
+            json!({"reachableBy": "fd00::1", "peerIP": "192.0.2.1:179"}),
+            "spec.reachableBy",
+            "same address family",
+        ),
+        (
+            json!({"peerIP": "192.0.2.1", "keepaliveTime": "soon"}),
+            "spec.keepaliveTime",
+            "span of time such as",
+        ),
+        (
             json!({"peerIP": "192.0.2.1", "keepOriginalNextHop": true, "nextHopMode": "Keep"}),
             "spec.keepOriginalNextHop",
             "together with nextHopMode",
@@ -285,6 +300,11 @@ fn wrong() -> Vec<Wrong> {
             "nodeToNodeMeshEnabled is false",
         ),
         (json!({"communities": [{"name": "a", "value": "1:2"}]}), "spec.communities", "prefixAdvertisements"),
+        (
+            json!({"serviceClusterIPs": [{"cidr": "10.96.0.1/12"}]}),
+            "spec.serviceClusterIPs[0].cidr",
+            "must be an address or have no bits set",
+        ),
     ] {
         add("BGPConfiguration", "default", spec, field, message);
     }
@@ -362,6 +382,16 @@ fn wrong() -> Vec<Wrong> {
             "must be an IPv6 address",
         ),
         ("default", json!({"nodeSelector": "all()"}), "spec.nodeSelector", "named default and node.<name>"),
+        ("wrong", json!({"reportingInterval": "-1s"}), "spec.reportingInterval", "not negative"),
+        ("wrong", json!({"mtuIfacePattern": "^(eth"}), "spec.mtuIfacePattern", "regular expression"),
+        ("wrong", json!({"natPortRange": "9:8"}), "spec.natPortRange", "must not end before it begins"),
+        ("wrong", json!({"iptablesMarkMask": 65536}), "spec.iptablesMarkMask", "at least two bits"),
+        (
+            "wrong",
+            json!({"routeTableRanges": [{"min": 9, "max": 5}]}),
+            "spec.routeTableRanges[0].min",
+            "must not be greater than max",
+        ),
     ] {
         add("FelixConfiguration", name, spec, field, message);
     }
@@ -424,9 +454,34 @@ fn wrong() -> Vec<Wrong> {
         ),
         (json!({"action": "Allow", "protocol": "ICMP", "ipVersion": 6}), "ipVersion", "needs ipVersion 4"),
         (json!({"action": "Allow", "protocol": "ICMPv6", "ipVersion": 4}), "ipVersion", "needs ipVersion 6"),
+        (json!({"action": "Allow", "notProtocol": 1, "ipVersion": 6}), "ipVersion", "notProtocol ICMP needs"),
+        (
+            json!({"action": "Allow", "notProtocol": "58", "ipVersion": 4}),
+            "ipVersion",
+            "notProtocol ICMPv6 needs",
+        ),
+        (
+            json!({"action": "Allow", "source": {"ports": [80]}}),
+            "protocol",
+            "numbers of ports need a protocol",
+        ),
+        (
+            json!({"action": "Allow", "protocol": "ICMP", "destination": {"ports": ["web"]}}),
+            "protocol",
+            "to match ports",
+        ),
+        (
+            json!({"action": "Allow", "source": {"nets": ["10.0.0.1/8"]}}),
+            "source.nets[0]",
+            "no bits set behind",
+        ),
         (json!({"action": "Allow", "protocol": "ICMP", "icmp": {"code": 1}}), "icmp.type", "code needs type"),
-        (json!({"action": "Allow", "source": {"selector": "global()"}}), "source.selector", "global()"),
-        (json!({"action": "Allow", "source": {"notSelector": "global()"}}), "source.notSelector", "global()"),
+        (json!({"action": "Allow", "source": {"selector": "global()"}}), "source.selector", "should match"),
+        (
+            json!({"action": "Allow", "source": {"notSelector": "global()"}}),
+            "source.notSelector",
+            "should match",
+        ),
         (
             json!({"action": "Allow", "source": {"nets": ["10.0.0.0/8"], "services": {"name": "a", "namespace": "b"}}}),
             "source.services",
@@ -450,6 +505,40 @@ fn wrong() -> Vec<Wrong> {
         "spec.egress[0].destination",
         "brings its own ports",
     );
+    let staged = |rule: Value| json!({"podSelector": {}, "ingress": [rule]});
+    for (spec, field, message) in [
+        (
+            staged(json!({"ports": [{"port": 90, "endPort": 80}]})),
+            "spec.ingress[0].ports[0].endPort",
+            "endPort needs",
+        ),
+        (staged(json!({"from": [{}]})), "spec.ingress[0].from[0]", "must have podSelector"),
+        (
+            staged(json!({"from": [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}]})),
+            "spec.ingress[0].from[0].ipBlock",
+            "cannot be combined",
+        ),
+        (json!({"policyTypes": ["Egress", "Egress"]}), "spec.policyTypes", "every entry once"),
+    ] {
+        add("StagedKubernetesNetworkPolicy", "wrong", spec, field, message);
+    }
+    let templates =
+        |templates: Value| json!({"controllers": {"node": {"hostEndpoint": {"templates": templates}}}});
+    let twice = json!({"generateName": "t", "interfacePattern": "x"});
+    for (spec, field, message) in [
+        (
+            templates(json!([twice, twice])),
+            "spec.controllers.node.hostEndpoint.templates",
+            "generateName of every template must be different",
+        ),
+        (
+            templates(json!([{"generateName": "t"}])),
+            "spec.controllers.node.hostEndpoint.templates[0].interfaceCIDRs",
+            "at least one of interfaceCIDRs",
+        ),
+    ] {
+        add("KubeControllersConfiguration", "default", spec, field, message);
+    }
     let deletion = json!({"stagedAction": "Delete", "selector": "all()"});
     add("StagedNetworkPolicy", "wrong", deletion, "spec.stagedAction", "nothing but the tier");
     let deletion = json!({"stagedAction": "Delete", "ingress": [{}]});

@@ -128,7 +128,8 @@ impl World {
 
     /// One scan whose actions are carried out; nothing that is used may be among them.
     fn collect(&mut self) -> Vec<Action> {
-        let actions = self.garbage.scan(&self.pods, &self.nodes, self.now);
+        let claims = self.garbage.scan(&self.pods, &self.nodes, self.now);
+        let actions: Vec<Action> = claims.into_iter().map(|claim| claim.action).collect();
         for action in &actions {
             match action {
                 Action::Release { addresses, .. } => {
@@ -174,8 +175,11 @@ fn a_leak_is_released_after_the_grace_period_and_kubernetes_is_asked_before() {
     world.now += GRACE - seconds(1);
     assert_eq!(world.collect(), []);
     world.now += seconds(1);
-    let [Action::Release { addresses, ask, .. }] = &world.collect()[..] else { panic!() };
-    assert_eq!((addresses[0].address, ask.clone()), (lost, Some(pod("lost"))));
+    let claims = world.garbage.scan(&world.pods, &world.nodes, world.now);
+    let hold = Subject::PodHold { pod: pod("lost"), node: Some("n1".into()), addresses: vec![lost] };
+    assert_eq!(claims[0].absent, [hold].into());
+    let [Action::Release { addresses, .. }] = &world.collect()[..] else { panic!() };
+    assert_eq!(addresses[0].address, lost);
     assert!(addresses[0].sequence_number.is_some() && addresses[0].handle.is_some());
     assert_eq!(world.assigned(), [kept].into());
     assert_eq!(world.collect(), []);
@@ -236,6 +240,12 @@ fn a_node_that_is_gone_takes_along_what_nobody_holds() {
     world.nodes.kubernetes.remove("n1");
     assert_eq!(world.collect(), [], "its pod is still known");
     world.lose_pod(&pod("web"));
+    let claims = world.garbage.scan(&world.pods, &world.nodes, world.now);
+    assert!(claims.iter().all(|claim| claim.absent.contains(&Subject::node("n1"))), "{claims:?}");
+    assert_eq!(
+        world.garbage.references(),
+        &References::from([(SubjectClass::Pods, 2), (SubjectClass::Nodes, 2)])
+    );
     let released = world.collect();
     assert_eq!(released.len(), 2, "{released:?}");
     assert!(!world.assigned().contains(&device), "also the node's own address");

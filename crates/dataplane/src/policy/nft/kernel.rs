@@ -138,6 +138,17 @@ impl Kernel {
         (!refusal.reason.is_empty()).then_some(refusal)
     }
 
+    /// The chains of a table of ours that the kernel enters by itself; none if there is no table.
+    pub async fn base_chains(&self, family: TableFamily) -> Result<Vec<String>> {
+        let describe = |error: nlink::Error| Error::kernel(family.object(), &error);
+        let tables = self.connection.list_tables_in(family.wire()).await.map_err(describe)?;
+        if !tables.iter().any(|table| table.name == TABLE) {
+            return Ok(Vec::new());
+        }
+        let chains = self.connection.list_chains_in(TABLE, family.wire()).await.map_err(describe)?;
+        Ok(chains.into_iter().filter(|chain| chain.hook.is_some()).map(|chain| chain.name).collect())
+    }
+
     /// Reads the table, if there is one.
     pub async fn read(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
         let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
@@ -150,6 +161,16 @@ impl Kernel {
         }
         let reason = "it changes faster than it can be read".into();
         Err(Error::Kernel { object: self.family.object(), reason })
+    }
+
+    pub async fn has_chain(&self, name: &str) -> Result<bool> {
+        let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
+        let tables = self.connection.list_tables_in(self.family.wire()).await.map_err(describe)?;
+        if !tables.iter().any(|table| table.name == TABLE) {
+            return Ok(false);
+        }
+        let chains = self.connection.list_chains_in(TABLE, self.family.wire()).await.map_err(describe)?;
+        Ok(chains.iter().any(|chain| chain.name == name))
     }
 
     async fn read_once(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {

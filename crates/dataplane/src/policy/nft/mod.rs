@@ -8,6 +8,7 @@ mod counters;
 mod diff;
 mod expression;
 pub(crate) mod foreign;
+mod guarded;
 mod kernel;
 mod message;
 mod offload;
@@ -19,6 +20,7 @@ mod table;
 mod writer;
 
 pub(super) use counters::counters;
+pub(super) use guarded::guarded_endpoints;
 pub(crate) use kernel::{Changed, Events};
 
 use crate::error::{Error, Result};
@@ -29,25 +31,68 @@ use foreign::Foreign;
 use kernel::{Kernel, Refusal};
 use message::Operation;
 use offload::Offload;
+use render::names;
+use rule::Family;
 use state::State;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 use table::TableFamily;
 use tortie_plan::{Plan, Settings, Update};
 use writer::{TableFailure, Writer};
 
+/// Of earlier versions.
+const HOST_TRANSLATION: &str = "floating-out";
+
 /// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
 pub(super) async fn remove(netns: &Netns) -> Result<()> {
     foreign::remove(netns).await?;
     offload::remove(netns).await?;
-    for family in [TableFamily::Inet, TableFamily::Arp] {
+    let tables = [TableFamily::Inet, TableFamily::Arp];
+    let kernel = Kernel::open(netns, TableFamily::Inet)?;
+    // A packet keeps the rules with which it entered a chain, but loses sight of deleted elements at once, and the rule behind
+    // a map drops what the map does not know. So the rules go first, all together.
+    let mut entries = Vec::new();
+    for family in tables {
+        entries.push((family, kernel.base_chains(family).await?));
+    }
+    let flushes: Vec<_> = entries
+        .iter()
+        .map(|(family, chains)| (*family, chains.iter().map(|name| Operation::FlushChain { name }).collect()))
+        .collect();
+    if entries.iter().any(|(_, chains)| !chains.is_empty()) {
+        // What is refused here is refused below too, with the reason.
+        let _ = kernel.commit_together(&flushes).await;
+    }
+    for family in tables {
         // Adding what is there does nothing, so this works whether it is there or not.
         let operations = [Operation::AddTable, Operation::DeleteTable];
         let refused = |refusal: Refusal| Error::Kernel { object: family.object(), reason: refusal.reason };
         Kernel::open(netns, family)?.commit(&operations).await.map_err(refused)?;
     }
     Ok(())
+}
+
+/// Removes the chain that translated what the host itself sends to floating addresses, and returns those addresses.
+pub(super) async fn remove_host_translation(netns: &Netns) -> Result<BTreeSet<IpAddr>> {
+    let kernel = Kernel::open(netns, TableFamily::Inet)?;
+    if !kernel.has_chain(HOST_TRANSLATION).await? {
+        return Ok(BTreeSet::new());
+    }
+    let (_, elements) = kernel.read().await?;
+    let operations =
+        [Operation::FlushChain { name: HOST_TRANSLATION }, Operation::DeleteChain { name: HOST_TRANSLATION }];
+    let object = TableFamily::Inet.object();
+    let refused = |refusal: Refusal| Error::Kernel { object, reason: refusal.reason };
+    kernel.commit(&operations).await.map_err(refused)?;
+    let sets = Family::BOTH.map(|family| names::floating("external", family));
+    let keys = sets.iter().filter_map(|set| elements.get(set)).flatten();
+    Ok(keys.filter_map(|element| address(&element.key)).collect())
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 pub(crate) struct Nftables {

@@ -97,14 +97,16 @@ impl Core {
             let ours = entry.protocol == self.own_protocol();
             return if ours { Ownership::Ours } else { Ownership::Foreign };
         }
-        let of_bgp = entry.protocol == PROTOCOL_BIRD && self.plan.is_learnt_complete();
-        if entry.protocol == self.own_protocol() || of_bgp {
+        let of_bgp = entry.protocol == PROTOCOL_BIRD;
+        if entry.protocol == self.own_protocol() || (of_bgp && self.plan.is_learnt_complete()) {
             return Ownership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.links.get(device));
-        // Nobody else has routes through a device that we made.
-        if link.is_some_and(|link| self.tunnel_at(link.index).is_some() && entry.protocol != PROTOCOL_KERNEL)
-        {
+        // Nobody else has routes through a device that we made, except BGP: while its peers have not sent theirs, a route
+        // of the speaker before us is the only one that leads there.
+        let is_only_way = of_bgp && self.plan.speaks_bgp() && self.plan.route(&entry.key).is_none();
+        let through_tunnel = link.is_some_and(|link| self.tunnel_at(link.index).is_some());
+        if through_tunnel && entry.protocol != PROTOCOL_KERNEL && !is_only_way {
             return Ownership::Ours;
         }
         let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {

@@ -4,6 +4,8 @@ use crate::Checker;
 use crate::kinds::shared::{check_pattern, check_word};
 use crate::names;
 use crate::scalar::{Dscp, Duration, Port};
+use crate::schema::forms;
+use crate::schema::patterns::{self, optional, whole};
 use crate::validation::{Family, Interval};
 use regex::Regex;
 use serde_json::{Map, Value, json};
@@ -36,8 +38,15 @@ pub enum Accepts {
     Region,
 }
 
+const VALIDATIONS: &str = "x-kubernetes-validations";
+const MAX_REGION_CHARS: usize = 46;
+const MAX_PORT_RANGES: usize = 7;
+
 /// A type that parameters have.
 pub(super) trait Parameter {
+    /// Puts into a field's schema what its checks add to those of the type.
+    fn describe(_schema: &mut Map<String, Value>) {}
+
     /// Whether the field is left out of the JSON.
     fn is_unset(&self) -> bool;
 
@@ -55,35 +64,50 @@ pub(super) trait Parameter {
 pub struct WrittenText(pub String);
 
 impl Accepts {
-    /// Puts into a field's schema what a schema can say.
+    /// Puts into the schema of a field, or of each entry of a list, what a schema can say.
     pub(super) fn describe(&self, schema: &mut Map<String, Value>) {
+        if let Some(Value::Object(items)) = schema.get_mut("items") {
+            return self.describe(items);
+        }
+        let mut insert = |keyword: &str, value: Value| {
+            schema.insert(keyword.to_owned(), value);
+        };
         match self {
             Accepts::OneOf(words) => {
-                schema.insert("pattern".to_owned(), json!(format!("^(?i)({})?$", words.join("|"))));
+                insert("pattern", json!(format!("^(?i)({})?$", words.join("|"))));
             }
             Accepts::Exactly(words) => {
-                schema.insert("enum".to_owned(), json!(words));
+                insert("enum", json!(words));
             }
             Accepts::Within(min, max) => {
-                schema.insert("minimum".to_owned(), json!(min));
-                schema.insert("maximum".to_owned(), json!(max));
+                insert("minimum", json!(min));
+                insert("maximum", json!(max));
             }
             Accepts::Mask => {
-                schema.insert("minimum".to_owned(), json!(0));
-                schema.insert("maximum".to_owned(), json!(u32::MAX));
+                insert("minimum", json!(0));
+                insert("maximum", json!(u32::MAX));
+                let single: Vec<String> = (0..32).map(|bit| (1u64 << bit).to_string()).collect();
+                let rule = format!("!(self in [0, {}])", single.join(", "));
+                insert(VALIDATIONS, json!([forms::rule(&rule, "must have at least two bits set")]));
             }
             Accepts::Form(pattern) => {
-                schema.insert("pattern".to_owned(), json!(pattern));
+                insert("pattern", json!(pattern));
             }
             Accepts::Selector => {
-                schema.insert("maxLength".to_owned(), json!(1024));
+                forms::selector_keywords().into_iter().for_each(|(keyword, value)| insert(&keyword, value));
             }
-            Accepts::Any
-            | Accepts::Regex
-            | Accepts::Address(_)
-            | Accepts::Interface
-            | Accepts::Networks(_)
-            | Accepts::Region => {}
+            Accepts::Regex => insert(VALIDATIONS, forms::regex_rule()),
+            Accepts::Interface => insert("pattern", json!(optional(patterns::INTERFACE))),
+            Accepts::Networks(None) => insert("pattern", json!(whole(&patterns::network_or_address()))),
+            Accepts::Networks(Some(Family::V4)) => {
+                insert("pattern", json!(whole(&patterns::ipv4_network_or_address())));
+            }
+            Accepts::Networks(Some(Family::V6)) => {
+                insert("pattern", json!(whole(&patterns::ipv6_network_or_address())));
+            }
+            Accepts::Region => insert("pattern", json!(optional(&patterns::label(MAX_REGION_CHARS)))),
+            // Addresses have rules of their own.
+            Accepts::Any | Accepts::Address(_) => {}
         }
     }
 
@@ -104,7 +128,7 @@ impl Accepts {
             Accepts::Selector => at.selector(text),
             Accepts::Interface => at.interface(text),
             Accepts::Region => {
-                let fits = text.len() <= 46 && names::is_label(text);
+                let fits = text.len() <= MAX_REGION_CHARS && names::is_label(text);
                 at.ensure(fits, text, "must be up to 46 lower case letters, digits and inner '-'");
             }
             Accepts::Any | Accepts::Within(..) | Accepts::Mask | Accepts::Networks(_) => {}
@@ -196,6 +220,10 @@ impl Parameter for Option<i64> {
 }
 
 impl Parameter for Option<Duration> {
+    fn describe(schema: &mut Map<String, Value>) {
+        schema.insert(VALIDATIONS.to_owned(), forms::optional_span());
+    }
+
     fn is_unset(&self) -> bool {
         self.is_none()
     }
@@ -212,6 +240,11 @@ impl Parameter for Option<Duration> {
 }
 
 impl Parameter for Option<Port> {
+    fn describe(schema: &mut Map<String, Value>) {
+        schema.insert("pattern".to_owned(), json!(whole(&patterns::port_numbers())));
+        schema.insert(VALIDATIONS.to_owned(), forms::port_range_rule());
+    }
+
     fn is_unset(&self) -> bool {
         self.is_none()
     }
@@ -248,13 +281,20 @@ impl Parameter for Option<Dscp> {
 }
 
 impl Parameter for Option<Vec<Port>> {
+    fn describe(schema: &mut Map<String, Value>) {
+        schema.insert("maxItems".to_owned(), json!(MAX_PORT_RANGES));
+        if let Some(Value::Object(items)) = schema.get_mut("items") {
+            <Option<Port> as Parameter>::describe(items);
+        }
+    }
+
     fn is_unset(&self) -> bool {
         self.is_none()
     }
 
     fn check(&self, _: &Accepts, at: &Checker<'_>) {
         let ports = self.as_deref().unwrap_or_default();
-        at.max_items(ports, 7);
+        at.max_items(ports, MAX_PORT_RANGES);
         for (at, port) in at.each(ports) {
             check_numeric(&at, port);
         }

@@ -8,6 +8,7 @@ use crate::Checker;
 use crate::kinds::cel_settings;
 use crate::kinds::shared::MAX_ROUTE_PRIORITY;
 use crate::scalar::{Dscp, Duration, Port};
+use crate::schema::make_structural;
 use crate::validation::Family::{V4, V6};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,9 @@ macro_rules! parameters {
                 default: $default,
             },)*];
 
+            /// What the type of each adds to its schema.
+            const TYPES: &'static [fn(&mut Map<String, Value>)] = &[$(<$type as Parameter>::describe,)*];
+
             /// What is set here, each value as it would be written in the environment.
             pub fn set(&self) -> Vec<(&'static FelixParameter, String)> {
                 let texts = [$(Parameter::text(&self.$field),)*];
@@ -72,8 +76,13 @@ macro_rules! parameters {
 /// Puts accepted values and defaults into the schema.
 fn describe(schema: &mut Schema) {
     let Some(properties) = schema.get_mut("properties") else { return };
-    for parameter in FelixConfigurationSpec::PARAMETERS {
-        if let Some(Value::Object(property)) = properties.get_mut(parameter.key) {
+    for (parameter, describe_type) in
+        FelixConfigurationSpec::PARAMETERS.iter().zip(FelixConfigurationSpec::TYPES)
+    {
+        let Some(property) = properties.get_mut(parameter.key) else { continue };
+        make_structural(property);
+        if let Value::Object(property) = property {
+            describe_type(property);
             parameter.describe(property);
         }
     }

@@ -2,18 +2,23 @@
 
 use super::accepts::{Accepts, Parameter, listed};
 use crate::Checker;
+use crate::kinds::cel_settings;
 use crate::kinds::shared::check_word;
 use crate::scalar::{Duration, is_default};
+use crate::schema::forms;
 use crate::validation::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// How long a part of the daemon may be silent before it counts as stuck.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["name", "timeout"]))]
 pub struct HealthTimeoutOverride {
+    #[schemars(length(min = 1))]
     pub name: String,
+    #[schemars(extend("x-kubernetes-validations" = forms::optional_span()))]
     pub timeout: Duration,
 }
 
@@ -23,16 +28,23 @@ pub struct HealthTimeoutOverride {
 #[schemars(extend("required" = ["port"]))]
 pub struct ProtoPort {
     /// `TCP` if it is left out.
+    #[schemars(regex(pattern = "^(?i)(TCP|UDP|SCTP)?$"))]
     pub protocol: String,
+    #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
+    #[schemars(schema_with = "forms::optional_network_or_address")]
     pub net: String,
 }
+
+/// The last routing table that `routeTableRange` may name.
+const MAX_ROUTE_TABLE: i64 = 250;
 
 /// Routing tables that may be used, both bounds included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(extend("required" = ["min", "max"]))]
+#[schemars(extend("required" = ["min", "max"], "x-kubernetes-validations" = cel_settings::route_table_range()))]
 pub struct RouteTableRange {
+    #[schemars(range(min = 1))]
     pub min: i64,
     pub max: i64,
 }
@@ -42,20 +54,28 @@ pub struct RouteTableRange {
 #[serde(default, rename_all = "camelCase")]
 pub struct BPFConntrackTimeouts {
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub creation_grace_period: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub tcp_syn_sent: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub tcp_established: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub tcp_fins_seen: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub tcp_reset_seen: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub udp_timeout: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub generic_timeout: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
+    #[schemars(schema_with = "forms::span_or_auto")]
     pub icmp_timeout: Option<String>,
 }
 
@@ -98,6 +118,12 @@ impl Parameter for Option<Vec<ProtoPort>> {
 }
 
 impl Parameter for Option<RouteTableRange> {
+    fn describe(schema: &mut Map<String, Value>) {
+        if let Some(max) = schema.get_mut("properties").and_then(|properties| properties.get_mut("max")) {
+            max["maximum"] = json!(MAX_ROUTE_TABLE);
+        }
+    }
+
     fn is_unset(&self) -> bool {
         self.is_none()
     }
@@ -105,7 +131,7 @@ impl Parameter for Option<RouteTableRange> {
     fn check(&self, _: &Accepts, at: &Checker<'_>) {
         if let Some(range) = self {
             range.check(at);
-            at.field("max").within(range.max, Interval(1, 250));
+            at.field("max").within(range.max, Interval(1, MAX_ROUTE_TABLE));
         }
     }
 

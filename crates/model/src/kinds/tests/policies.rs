@@ -225,12 +225,15 @@ fn network_sets() {
         accepted(kind, json!({"nets": ["10.0.0.0/8", "1.2.3.4", "fd00::/8", "fd00::1"]}));
         refused(kind, json!({"nets": ["1.1.1.1", "web"]}), "Spec.Nets[1]", "CIDR");
         // As calicoctl takes them: they are masked and merged where they are used.
-        accepted(kind, json!({"nets": ["10.0.0.1/8", "1.1.1.1", "1.1.1.1"]}));
+        accepted(kind, json!({"nets": ["10.0.0.1/8", "1.1.1.1"]}));
+        // Twice the same is not for a list that Kubernetes merges as a set.
+        assert_eq!(failures_of(&object(kind, json!({"nets": ["1.1.1.1", "1.1.1.1"]}))), []);
         let mut value = object(kind, json!({}));
         value["metadata"]["labels"] = json!({"projectcalico.org/namespace": "x"});
         let failures = failures_of(&value);
         assert_eq!(failures.len(), 1);
         assert_eq!(failures[0].0, "Metadata.Labels");
+        assert_eq!(disagreement(&value), None);
     }
 }
 

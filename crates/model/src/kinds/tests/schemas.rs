@@ -21,7 +21,7 @@ fn rules_of_one_field() {
         "out of 0..254",
     );
     schema_refuses(NP, rule(json!({"action": "Allow", "source": {"services": {}}})), "name is missing");
-    schema_refuses(NP, json!({"selector": "x".repeat(1025)}), "out of");
+    schema_refuses(NP, json!({"selector": format!("x == '{}'", "x".repeat(1025))}), "out of");
     schema_refuses(NP, json!({"types": []}), "out of 1..2");
     schema_refuses(NP, json!({"order": "high"}), "not of type");
     schema_refuses("Tier", json!({"defaultAction": "Allow"}), "is not in");
@@ -68,7 +68,7 @@ fn rules_of_several_fields() {
             "cannot be combined",
         ),
         (
-            json!({"egress": [{"action": "Allow", "destination": {"ports": [1], "services": {"name": "a", "namespace": "b"}}}]}),
+            json!({"egress": [{"action": "Allow", "protocol": "TCP", "destination": {"ports": [1], "services": {"name": "a", "namespace": "b"}}}]}),
             "brings its own ports",
         ),
     ] {

@@ -17,6 +17,20 @@ pub struct Limits {
     pub watch_silence: Duration,
     /// Entries asked for in the first page of a list; later pages follow the size of the entries.
     pub first_page: i64,
+    /// For how long lists must agree that most objects of a range are gone before a watch reports them as deleted.
+    pub absence_grace: Duration,
+}
+
+/// Seconds of [`Limits::absence_grace`]; 0 accepts every list at once.
+pub const ABSENCE_GRACE_VARIABLE: &str = "TORTIE_ABSENCE_GRACE_SECONDS";
+
+impl Limits {
+    /// The default limits, with what the environment of the process sets.
+    pub fn from_environment() -> Limits {
+        let given = std::env::var(ABSENCE_GRACE_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
+        let default = Limits::default();
+        Limits { absence_grace: given.map_or(default.absence_grace, Duration::from_secs), ..default }
+    }
 }
 
 impl Default for Limits {
@@ -28,6 +42,7 @@ impl Default for Limits {
             keepalive_answer: Duration::from_secs(10),
             watch_silence: Duration::from_secs(60),
             first_page: 500,
+            absence_grace: Duration::from_secs(30),
         }
     }
 }

@@ -46,6 +46,10 @@ impl Etcd {
         Ok(Etcd { cluster: Arc::new(Cluster::new(target, &endpoints, limits)?) })
     }
 
+    pub(crate) fn absence_grace(&self) -> std::time::Duration {
+        self.cluster.limits.absence_grace
+    }
+
     pub(crate) fn source(&self, range: &KeyRange) -> EtcdSource {
         EtcdSource::new(self.cluster.clone(), range.clone())
     }

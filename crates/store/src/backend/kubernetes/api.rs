@@ -1,12 +1,14 @@
 //! Requests to the API server, each with a limit on its time.
 
 use super::failure::Failure;
+use super::response::{self, EventReader, ResponseError};
 use super::servers::Servers;
 use crate::Limits;
 use crate::config::KubernetesTarget;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method, Request};
 use kube::core::WatchEvent;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
 use std::ops::Range;
@@ -21,6 +23,11 @@ const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
 
+/// Objects requested in one page of a list.
+pub const DEFAULT_PAGE: usize = 500;
+/// By how much a page that was too large is made smaller.
+const PAGE_REDUCTION: usize = 8;
+
 /// The server ends a watch after about this long, not all at once; then it is opened again where it ended.
 const WATCH_SECONDS: Range<u64> = 300..600;
 
@@ -32,13 +39,32 @@ pub struct Api {
 
 /// A page of a list.
 #[derive(Debug, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+#[serde(rename_all = "camelCase", bound(deserialize = "T: Deserialize<'de>"))]
 pub struct List<T> {
     #[serde(default)]
-    pub metadata: ListMetadata,
-    /// Some lists of nothing are null.
-    #[serde(default = "Vec::new", deserialize_with = "or_nothing")]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    metadata: ListMetadata,
+    /// Some lists of nothing are null. A list without the field is none.
+    #[serde(deserialize_with = "or_nothing")]
     pub items: Vec<T>,
+}
+
+/// What a list is a list of.
+#[derive(Debug, Default)]
+pub struct ListHead {
+    pub api_version: String,
+    pub kind: String,
+    pub metadata: ListMetadata,
+}
+
+impl<T> List<T> {
+    pub fn into_parts(self) -> (ListHead, Vec<T>) {
+        let List { api_version, kind, metadata, items } = self;
+        (ListHead { api_version, kind, metadata }, items)
+    }
 }
 
 fn or_nothing<'de, T: Deserialize<'de>, D: Deserializer<'de>>(items: D) -> Result<Vec<T>, D::Error> {
@@ -69,22 +95,96 @@ pub struct ListQuery {
     pub detail: Detail,
 }
 
-pub type Events = Pin<Box<dyn futures::Stream<Item = Result<WatchEvent<Json>, kube::Error>> + Send>>;
+impl ListQuery {
+    /// Whether the page is to be requested again with fewer objects, because it was too large.
+    pub fn shrink(&mut self, failure: &Failure) -> bool {
+        let is_smaller =
+            self.limit > 1 && matches!(failure, Failure::Response(ResponseError::TooLarge { .. }));
+        if is_smaller {
+            self.limit = (self.limit / PAGE_REDUCTION).max(1);
+        }
+        is_smaller
+    }
+}
+
+pub type Events = Pin<Box<dyn futures::Stream<Item = Result<WatchEvent<Json>, Failure>> + Send>>;
 
 impl Api {
     pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Api, crate::Error> {
         Ok(Api { servers: Servers::connect(target, &limits).await?, limits })
     }
 
-    /// The API groups that the server has.
-    pub async fn groups(&self) -> Result<Vec<String>, Failure> {
-        let listed = self.get("/apis").await?;
-        let groups = listed.get("groups").and_then(Json::as_array).into_iter().flatten();
-        Ok(groups.filter_map(|group| Some(group.get("name")?.as_str()?.to_owned())).collect())
+    /// The groups and versions (`apps/v1`) that the server has, without the core group.
+    pub async fn list_group_versions(&self) -> Result<Vec<String>, Failure> {
+        const PATH: &str = "/apis";
+        let list: GroupList = self.get_discovery(PATH, "APIGroupList").await?;
+        if list.groups.is_empty() {
+            return Err(response::missing_field(PATH, "groups"));
+        }
+        let versions = list.groups.into_iter().flat_map(|group| group.versions);
+        Ok(versions.map(|version| version.group_version).collect())
     }
 
-    pub async fn get(&self, path: &str) -> Result<Json, Failure> {
-        self.send(Method::GET, path, JSON, None).await
+    /// Whether the server has a collection. A 404 alone does not prove that it does not: a load balancer without a
+    /// backend answers so too.
+    pub async fn is_served(&self, path: &str) -> Result<bool, Failure> {
+        let (version, plural) = response::collection_of(path);
+        let discovery = match version.contains('/') {
+            true if !self.list_group_versions().await?.iter().any(|served| served == version) => {
+                return Ok(false);
+            }
+            true => format!("/apis/{version}"),
+            false => format!("/api/{version}"),
+        };
+        let list: ResourceList = self.get_discovery(&discovery, "APIResourceList").await?;
+        if list.group_version != version {
+            return Err(response::missing_field(&discovery, "groupVersion"));
+        }
+        Ok(list.resources.iter().any(|resource| resource.name == plural))
+    }
+
+    async fn get_discovery<T: DeserializeOwned>(&self, path: &str, kind: &str) -> Result<T, Failure> {
+        let document = self.send(Method::GET, path, JSON, None).await?;
+        response::check_kind(path, kind, &document)?;
+        serde_json::from_value(document).map_err(|error| response::unreadable(path, &error))
+    }
+
+    /// Fails unless the server answers at all.
+    pub async fn check(&self) -> Result<(), Failure> {
+        const PATH: &str = "/version";
+        let version = self.send(Method::GET, PATH, JSON, None).await?;
+        match version.get("gitVersion").and_then(Json::as_str) {
+            Some(_) => Ok(()),
+            None => Err(response::missing_field(PATH, "gitVersion")),
+        }
+    }
+
+    /// The object of the kind that the path names.
+    pub async fn get(&self, kind: &str, path: &str) -> Result<Json, Failure> {
+        let object = self.send(Method::GET, path, JSON, None).await?;
+        response::check_object(path, kind, &object)?;
+        Ok(object)
+    }
+
+    /// The objects of the kind in a collection, page by page.
+    pub async fn get_all<T: DeserializeOwned>(&self, kind: &str, path: &str) -> Result<Vec<T>, Failure> {
+        let mut all = Vec::new();
+        let mut query = ListQuery { limit: DEFAULT_PAGE, ..ListQuery::default() };
+        loop {
+            let text = match self.list(path, &query).await {
+                Err(failure) if query.shrink(&failure) => continue,
+                answer => answer?,
+            };
+            let list: List<T> =
+                serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))?;
+            let (head, mut items) = list.into_parts();
+            response::check_list(path, kind, &head)?;
+            all.append(&mut items);
+            query.after = head.metadata.r#continue.filter(|token| !token.is_empty());
+            if query.after.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     pub async fn post(&self, path: &str, body: &Json) -> Result<Json, Failure> {
@@ -153,9 +253,15 @@ impl Api {
         let path = with_query(path, &pairs);
         self.anywhere(&Method::GET, |client| {
             let request = request(Method::GET, &path, [JSON, accept], Vec::new());
+            let path = &path;
             async move {
-                let events = self.limited(client.request_events::<Json>(request?)).await?;
-                Ok(Box::pin(events) as Events)
+                let request = request?.map(kube::client::Body::from);
+                let opened = async {
+                    let response = client.send(request).await.map_err(Failure::of)?;
+                    response::accept_status(response).await
+                };
+                let reader = EventReader::new(path, self.limited(opened).await?);
+                Ok(Box::pin(reader.into_stream()) as Events)
             }
         })
         .await
@@ -181,7 +287,7 @@ impl Api {
         body: Option<&Json>,
     ) -> Result<Json, Failure> {
         let text = self.text(method, path, [form, JSON], body).await?;
-        serde_json::from_str(&text).map_err(|error| strange(path, &error))
+        serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))
     }
 
     /// `forms` are those of the request and of the answer.
@@ -195,7 +301,14 @@ impl Api {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         self.anywhere(&method, |client| {
             let request = request(method.clone(), path, forms, body.clone());
-            async move { self.limited(client.request_text(request?)).await }
+            async move {
+                let request = request?.map(kube::client::Body::from);
+                let answered = async {
+                    let response = client.send(request).await.map_err(Failure::of)?;
+                    response::read_text(path, response).await
+                };
+                self.limited(answered).await
+            }
         })
         .await
     }
@@ -215,6 +328,11 @@ impl Api {
             let answer = ask(asked.client.clone()).await;
             match &answer {
                 Err(Failure::Unreachable { unasked, .. }) => {
+                    // Other connections that are kept open to a server that fell silent are as dead: each would cost the
+                    // whole limit of a request.
+                    if !unasked {
+                        self.servers.renew(&asked).await;
+                    }
                     self.servers.leave(&asked);
                     left = left.saturating_sub(1);
                     if left == 0 || !(*unasked || *method == Method::GET) {
@@ -227,18 +345,41 @@ impl Api {
         }
     }
 
-    async fn limited<T>(&self, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failure> {
+    async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let limit: Duration = self.limits.request;
         match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer.map_err(Failure::of),
+            Ok(answer) => answer,
             Err(_) => Err(Failure::silent(limit.as_secs_f64())),
         }
     }
 }
 
-/// An answer that is not what was asked for.
-pub fn strange(path: &str, error: &serde_json::Error) -> Failure {
-    Failure::Other(crate::Error::Datastore(format!("the answer to {path} cannot be read: {error}")))
+#[derive(Deserialize)]
+struct GroupList {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    versions: Vec<GroupVersion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupVersion {
+    group_version: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceList {
+    group_version: String,
+    resources: Vec<ServedResource>,
+}
+
+#[derive(Deserialize)]
+struct ServedResource {
+    name: String,
 }
 
 fn request(

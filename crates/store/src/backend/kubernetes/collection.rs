@@ -1,17 +1,18 @@
 //! Where keys and ranges are in the API, and what the objects there mean.
 
-use super::api::{Detail, List, ListMetadata, ListQuery};
+use super::api::{Detail, List, ListHead, ListQuery};
 use super::core::{
-    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, CoreService, Labelled, Metadata,
-    Pod,
+    ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy, CoreNode, CoreObject, CoreService, Labelled,
+    Metadata, Pod,
 };
 use super::group::ApiGroup;
 use super::profile::{self, Origin};
 use super::records::{self, Record};
 use super::{names, node, object, pod, policy};
 use crate::{Error, Revision};
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tortie_model::kubernetes::{
     CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX, Service, is_derived_policy,
 };
@@ -79,6 +80,21 @@ fn is_custom(kind: Kind) -> bool {
 }
 
 impl Form {
+    /// The `kind` field of its objects.
+    pub fn kind_name(self, group: ApiGroup) -> &'static str {
+        match self {
+            Form::Resource(kind) | Form::Record(kind) => group.kind_name(kind),
+            Form::Pod => "Pod",
+            Form::Namespace => "Namespace",
+            Form::ServiceAccount => "ServiceAccount",
+            Form::Node => "Node",
+            Form::NetworkPolicy => "NetworkPolicy",
+            Form::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Form::EndpointSlice => "EndpointSlice",
+            Form::Service => "Service",
+        }
+    }
+
     /// How much of its objects is read.
     pub fn detail(self) -> Detail {
         match self {
@@ -234,7 +250,10 @@ impl Reader {
             Form::Namespace => self.namespace(&typed(object)?),
             Form::ServiceAccount => self.service_account(&typed(object)?),
             Form::Node => self.node(&typed(object)?),
-            Form::NetworkPolicy => self.network_policy(&typed(object)?),
+            Form::NetworkPolicy => match CoreNetworkPolicy::deserialize(&object) {
+                Ok(policy) => self.network_policy(&policy),
+                Err(error) => self.closed_network_policy(object, &error),
+            },
             Form::ClusterNetworkPolicy => self.cluster_network_policy(&typed(object)?),
             Form::EndpointSlice => self.endpoint_slice(&typed(object)?),
             Form::Service => self.service(&typed(object)?),
@@ -243,7 +262,7 @@ impl Reader {
 
     /// What a page of a list stands for. Of Kubernetes' own objects the fields that matter are read from the text and
     /// nothing else of it is ever in memory as objects.
-    pub fn read_list(&self, form: Form, text: &str) -> serde_json::Result<(ListMetadata, Vec<Found>)> {
+    pub fn read_list(&self, form: Form, text: &str) -> serde_json::Result<(ListHead, Vec<Found>)> {
         let read = match form {
             Form::Pod => page(text, |pod| self.pod(pod)),
             Form::Namespace => page(text, |namespace| self.namespace(namespace)),
@@ -258,8 +277,11 @@ impl Reader {
             return Ok(read);
         }
         // One by one, so that one that cannot be read does not hide the others.
-        let List { metadata, items } = serde_json::from_str::<List<Json>>(text)?;
-        Ok((metadata, items.into_iter().filter_map(|item| self.read(form, item)).collect()))
+        let (head, items) = serde_json::from_str::<List<Json>>(text)?.into_parts();
+        if let Some(index) = items.iter().position(|item| Identity::of(item).is_none()) {
+            return Err(unidentified(index));
+        }
+        Ok((head, items.into_iter().filter_map(|item| self.read(form, item)).collect()))
     }
 
     fn resource(&self, kind: Kind, object: Json) -> Option<Found> {
@@ -269,7 +291,8 @@ impl Reader {
             return None;
         }
         let (key, value) = object::read(self.group, kind, object);
-        let value = value.map_err(|error| unreadable(&key, &meta.name, error.to_string()));
+        // With its text, of which a policy is enforced as far as it can be read.
+        let value = value.map_err(|object| unreadable(&key, object.text, object.error.to_string()));
         Some(meta.found(key, Some(value)))
     }
 
@@ -277,7 +300,7 @@ impl Reader {
         let meta = Identity::of(object)?;
         Some(match records::read(kind, object) {
             Record::Present(key, value) => {
-                let value = value.map_err(|reason| unreadable(&key, &meta.name, reason));
+                let value = value.map_err(|record| unreadable(&key, record.text, record.reason));
                 meta.found(key, Some(value))
             }
             Record::Deleted(key) => meta.found(key, None),
@@ -292,7 +315,8 @@ impl Reader {
     fn pod(&self, pod: &Pod) -> Option<Found> {
         let (key, endpoint) = pod::endpoint(pod, &self.interface_prefix)?;
         let value = endpoint.map(|endpoint| Value::Resource(Resource::from(endpoint)));
-        let value = value.map_err(|reason| unreadable(&key, &pod.metadata.name, reason));
+        // Of an endpoint without its addresses or labels nothing can be used.
+        let value = value.map_err(|reason| unreadable(&key, String::new(), reason));
         Identity::in_metadata(&pod.metadata).map(|meta| meta.found(key, Some(value)))
     }
 
@@ -314,6 +338,21 @@ impl Reader {
     fn network_policy(&self, object: &CoreNetworkPolicy) -> Option<Found> {
         let (key, policy) = policy::from_network_policy(object);
         derived(&object.metadata, key, Some(Resource::from(policy)))
+    }
+
+    /// A policy whose rules cannot be read selects the same pods and allows nothing. Without a selector that can be read it
+    /// selects the whole namespace.
+    fn closed_network_policy(&self, object: Json, error: &serde_json::Error) -> Option<Found> {
+        let metadata = Metadata::deserialize(object.get("metadata")?).ok()?;
+        let selector = object.pointer("/spec/podSelector").cloned().unwrap_or_default();
+        let spec = json!({ "podSelector": selector, "policyTypes": ["Ingress", "Egress"] });
+        let spec = serde_json::from_value(spec).unwrap_or_default();
+        let (key, policy) = policy::from_network_policy(&CoreNetworkPolicy { metadata, spec });
+        let text = Value::Resource(Resource::from(policy)).encode();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let reason = format!("its rules cannot be read, so it allows nothing: {error}");
+        let value = Some(Err(unreadable(&key, text, reason)));
+        Identity::of(&object).map(|identity| identity.found(key, value))
     }
 
     fn cluster_network_policy(&self, object: &ClusterNetworkPolicy) -> Option<Found> {
@@ -349,8 +388,9 @@ impl Identity {
     fn of(object: &Json) -> Option<Identity> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
         let revision = text("/metadata/resourceVersion").parse().ok()?;
-        Some(Identity {
-            name: text("/metadata/name").to_owned(),
+        let name = text("/metadata/name");
+        (!name.is_empty()).then(|| Identity {
+            name: name.to_owned(),
             uid: text("/metadata/uid").to_owned(),
             revision,
         })
@@ -358,7 +398,8 @@ impl Identity {
 
     fn in_metadata(meta: &Metadata) -> Option<Identity> {
         let revision = meta.resource_version.parse().ok()?;
-        Some(Identity { name: meta.name.clone(), uid: meta.uid.clone(), revision })
+        let is_named = !meta.name.is_empty();
+        is_named.then(|| Identity { name: meta.name.clone(), uid: meta.uid.clone(), revision })
     }
 
     fn found(self, key: Key, value: Option<Result<Value, Error>>) -> Found {
@@ -371,17 +412,25 @@ fn derived(meta: &Metadata, key: Key, resource: Option<Resource>) -> Option<Foun
     Identity::in_metadata(meta).map(|identity| identity.found(key, value))
 }
 
-fn unreadable(key: &Key, name: &str, reason: String) -> Error {
-    Error::Parse { key: key.to_string(), value: name.to_owned(), reason }
+fn unreadable(key: &Key, value: String, reason: String) -> Error {
+    Error::Parse { key: key.to_string(), value, reason }
 }
 
-/// `None` if an item is not of the type.
-fn page<T: DeserializeOwned>(
+/// An item of a list that has no name or no version: what it would be is not known to be absent.
+fn unidentified(index: usize) -> serde_json::Error {
+    serde::de::Error::custom(format!("items[{index}] has no metadata.name or no metadata.resourceVersion"))
+}
+
+/// `None` if an item is not of the type, or has no name or version.
+fn page<T: DeserializeOwned + CoreObject>(
     text: &str,
     read: impl Fn(&T) -> Option<Found>,
-) -> Option<(ListMetadata, Vec<Found>)> {
-    let List { metadata, items } = serde_json::from_str::<List<T>>(text).ok()?;
-    Some((metadata, items.iter().filter_map(read).collect()))
+) -> Option<(ListHead, Vec<Found>)> {
+    let (head, items) = serde_json::from_str::<List<T>>(text).ok()?.into_parts();
+    if items.iter().any(|item| Identity::in_metadata(item.metadata()).is_none()) {
+        return None;
+    }
+    Some((head, items.iter().filter_map(read).collect()))
 }
 
 /// Kubernetes' own objects are what the API server says they are; one that is not is of no use.
@@ -396,7 +445,6 @@ fn typed<T: DeserializeOwned>(object: Json) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
     use tortie_model::key::AffinityType;
 
     fn reader() -> Reader {
@@ -515,13 +563,42 @@ mod tests {
         };
         let list = json!({"metadata": {"resourceVersion": "9", "continue": "more"},
             "items": [pod("a", 1), pod("b", 70000), pod("c", 3)]});
-        let (metadata, found) = reader().read_list(Form::Pod, &list.to_string()).unwrap();
+        let (ListHead { metadata, .. }, found) = reader().read_list(Form::Pod, &list.to_string()).unwrap();
         assert_eq!((metadata.resource_version.as_str(), metadata.r#continue.as_deref()), ("9", Some("more")));
         let names: Vec<String> = found.iter().map(|found| found.key.to_string()).collect();
         assert_eq!(names, ["WorkloadEndpoint(x/n1-k8s-a-eth0)", "WorkloadEndpoint(x/n1-k8s-c-eth0)"]);
         assert!(reader().read_list(Form::Pod, "nonsense").is_err());
         let nothing = r#"{"metadata": {"resourceVersion": "9"}, "items": null}"#;
         assert!(reader().read_list(Form::Namespace, nothing).unwrap().1.is_empty());
+        for text in [r#"{"items": [{}]}"#, r#"{"items": [{"metadata": {"name": "a"}}]}"#, "{}"] {
+            for form in [Form::Namespace, Form::Resource(Kind::Tier)] {
+                assert!(reader().read_list(form, text).is_err(), "{form:?} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn unreadable_policies_keep_their_text() {
+        let salvaged = |form, object| {
+            let found = reader().read(form, object).unwrap();
+            let Some(Err(Error::Parse { value, .. })) = found.value else { panic!("{found:?}") };
+            tortie_model::salvage::salvage(&found.key, &value).unwrap().value
+        };
+        let metadata = json!({"name": "web", "namespace": "x", "resourceVersion": "7"});
+        let rule = json!({"action": "Deny", "destination": {"ports": [800_000]}});
+        let policy = json!({"metadata": metadata, "spec": {"selector": "a == 'b'", "ingress": [rule]}});
+        let found = salvaged(Form::Resource(Kind::NetworkPolicy), policy);
+        let Value::Resource(Resource::NetworkPolicy(found)) = found else { panic!("{found:?}") };
+        assert_eq!((found.spec.selector.as_str(), found.spec.ingress.len()), ("a == 'b'", 1));
+        assert!(found.spec.ingress[0].destination.ports.is_empty());
+
+        let spec =
+            json!({"podSelector": {"matchLabels": {"a": "b"}}, "ingress": [{"ports": [{"port": {}}]}]});
+        let found = salvaged(Form::NetworkPolicy, json!({"metadata": metadata, "spec": spec}));
+        let Value::Resource(Resource::NetworkPolicy(found)) = found else { panic!("{found:?}") };
+        assert!(found.spec.selector.contains("a == 'b'") && found.spec.ingress.is_empty(), "{found:?}");
+        assert_eq!(found.spec.types.len(), 2);
+        assert_eq!(found.metadata.name, "knp.default.web");
     }
 
     #[test]

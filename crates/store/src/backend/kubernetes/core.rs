@@ -143,6 +143,23 @@ pub struct CoreService {
     pub service: RawService,
 }
 
+/// An object of Kubernetes' own.
+pub trait CoreObject {
+    fn metadata(&self) -> &Metadata;
+}
+
+macro_rules! core_objects {
+    ($($object:ty),*) => {$(
+        impl CoreObject for $object {
+            fn metadata(&self) -> &Metadata {
+                &self.metadata
+            }
+        }
+    )*};
+}
+
+core_objects!(Pod, Labelled, CoreNode, CoreNetworkPolicy, CoreEndpointSlice, CoreService);
+
 impl Metadata {
     /// The metadata of an object derived from this one, without labels and annotations.
     pub fn derived(&self, name: String, namespace: &str, uid: String) -> ObjectMeta {

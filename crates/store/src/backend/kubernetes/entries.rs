@@ -1,19 +1,17 @@
 //! The client's verbs on objects of the API.
 
 use super::Kubernetes;
-use super::api::{ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH, strange};
+use super::api::{DEFAULT_PAGE, ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use super::collection::{Collection, Form, Found, Place};
 use super::failure::Failure;
 use super::group::ApiGroup;
-use super::{node, object, pod, records};
+use super::{node, object, pod, records, response};
 use crate::page::{Continuation, Page};
 use crate::{Entry, Error, Listing, Result, Revision};
 use serde_json::Value as Json;
 use std::time::Duration;
 use tortie_model::{Key, KeyRange, Kind, Resource, ValidationError, Value};
 
-/// Objects asked for in one page of a list.
-const PAGE: usize = 500;
 /// How often a list is begun again because its moment was forgotten under it.
 const LIST_ATTEMPTS: u32 = 5;
 /// How often a write that takes no revision is repeated when somebody else was quicker.
@@ -26,9 +24,32 @@ impl Kubernetes {
         entry(found)
     }
 
+    /// Returns `None` only if the server reports this object as not found.
+    pub(crate) async fn look_up(&self, key: &Key) -> Result<Option<Entry>> {
+        let Some(place) = self.reader.place(key) else { return Ok(None) };
+        let path = place.path();
+        let answer = match self.api.get(place.form.kind_name(self.reader.group), &path).await {
+            Ok(answer) => answer,
+            Err(Failure::Missing(_)) => return Ok(None),
+            Err(failure) => return Err(failure.into_collection_error(&path)),
+        };
+        match self.reader.read(place.form, answer).filter(|found| found.key == *key) {
+            Some(found) => entry(found).map(Some),
+            None => {
+                Err(Error::Datastore(format!("the answer to {path} is not the object that was asked for")))
+            }
+        }
+    }
+
     /// The object of a key. One that is marked as deleted is deleted for good on the way.
     async fn find(&self, key: &Key, place: &Place) -> Result<Found> {
-        let answer = self.api.get(&place.path()).await.map_err(|failure| failure.into_error(key))?;
+        let answer = match self.api.get(place.form.kind_name(self.reader.group), &place.path()).await {
+            Err(Failure::NotServed(reason)) => {
+                self.confirm_unserved(&place.collection).await?;
+                return Err(Failure::NotServed(reason).into_error(key));
+            }
+            answer => answer.map_err(|failure| failure.into_error(key))?,
+        };
         let found = self.reader.read(place.form, answer).ok_or_else(|| missing(key))?;
         // A pod of the same name may be another endpoint; a handle may differ in case only.
         if found.key != *key {
@@ -62,12 +83,23 @@ impl Kubernetes {
         Ok(Listing { entries, unreadable, revision: joined(&revisions), next: None })
     }
 
+    /// Fails unless discovery, too, does not have the collection that a request did not find.
+    async fn confirm_unserved(&self, path: &str) -> Result<()> {
+        match self.api.is_served(path).await {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Error::Datastore(format!(
+                "the API server did not find {path}, which its discovery has: check what answers at its address"
+            ))),
+            Err(failure) => Err(failure.into_collection_error(path)),
+        }
+    }
+
     /// Everything in a collection at one moment, page by page; `None` if the server does not have the kind.
     pub(super) async fn all(&self, collection: &Collection) -> Result<Option<(Vec<Found>, String)>> {
         let mut attempt = 1;
         'again: loop {
             let mut found = Vec::new();
-            let mut query = collection.query(PAGE, None);
+            let mut query = collection.query(DEFAULT_PAGE, None);
             loop {
                 match self.page(collection, &query).await {
                     Ok((metadata, mut page)) => {
@@ -81,7 +113,11 @@ impl Kubernetes {
                         attempt += 1;
                         continue 'again;
                     }
-                    Err(Failure::NotServed(_)) => return Ok(None),
+                    Err(Failure::NotServed(_)) => {
+                        self.confirm_unserved(&collection.path).await?;
+                        return Ok(None);
+                    }
+                    Err(failure) if query.shrink(&failure) => {}
                     Err(failure) => return Err(failure.into_collection_error(&collection.path)),
                 }
             }
@@ -93,8 +129,12 @@ impl Kubernetes {
         collection: &Collection,
         query: &ListQuery,
     ) -> std::result::Result<(ListMetadata, Vec<Found>), Failure> {
-        let text = self.api.list(&collection.path, query).await?;
-        self.reader.read_list(collection.form, &text).map_err(|error| strange(&collection.path, &error))
+        let path = &collection.path;
+        let text = self.api.list(path, query).await?;
+        let read = self.reader.read_list(collection.form, &text);
+        let (head, found) = read.map_err(|error| response::unreadable(path, &error))?;
+        response::check_list(path, collection.form.kind_name(self.reader.group), &head)?;
+        Ok((head.metadata, found))
     }
 
     /// Whether objects are in the group of projectcalico.org/v3.
@@ -113,8 +153,14 @@ impl Kubernetes {
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
         let mut revision = String::new();
         while let Some(collection) = collections.get(index) {
-            let query = collection.query(limit - entries.len(), after.take());
-            let (metadata, found) = match self.page(collection, &query).await {
+            let mut query = collection.query(limit - entries.len(), after.take());
+            let answer = loop {
+                match self.page(collection, &query).await {
+                    Err(failure) if query.shrink(&failure) => {}
+                    answer => break answer,
+                }
+            };
+            let (metadata, found) = match answer {
                 Ok(page) => page,
                 Err(Failure::Expired(_)) => {
                     return Err(Error::Expired(format!(
@@ -122,6 +168,7 @@ impl Kubernetes {
                     )));
                 }
                 Err(Failure::NotServed(_)) => {
+                    self.confirm_unserved(&collection.path).await?;
                     index += 1;
                     continue;
                 }
@@ -311,6 +358,7 @@ impl Kubernetes {
 
     /// What the server stored. Where the status is written on its own, that happens now.
     async fn written(&self, key: &Key, place: &Place, body: &Json, answer: Json) -> Result<Entry> {
+        self.check_written(key, place, &answer)?;
         let answer = match (place.form, body.get("status")) {
             (Form::Resource(kind), Some(status)) if self.reader.group.has_status_subresource(kind) => {
                 let mut with_status = answer;
@@ -320,6 +368,17 @@ impl Kubernetes {
             }
             _ => answer,
         };
+        self.read_written(key, place, answer)
+    }
+
+    fn check_written(&self, key: &Key, place: &Place, answer: &Json) -> Result<()> {
+        let kind = place.form.kind_name(self.reader.group);
+        response::check_object(&place.path(), kind, answer).map_err(|failure| failure.into_error(key))
+    }
+
+    /// The entry in the response to a write.
+    fn read_written(&self, key: &Key, place: &Place, answer: Json) -> Result<Entry> {
+        self.check_written(key, place, &answer)?;
         entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
     }
 
@@ -332,7 +391,7 @@ impl Kubernetes {
         let path = format!("{}/status", place.path());
         let answer = self.api.patch(&path, STRATEGIC_MERGE_PATCH, &patch).await;
         let answer = answer.map_err(|failure| failure.into_error(key))?;
-        entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
+        self.read_written(key, place, answer)
     }
 
     async fn patch_node(
@@ -348,7 +407,7 @@ impl Kubernetes {
         let mut patch = node::patch(node);
         patch["metadata"]["resourceVersion"] = revision.to_string().into();
         match self.api.patch(&format!("{}/status", place.path()), MERGE_PATCH, &patch).await {
-            Ok(answer) => entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?),
+            Ok(answer) => self.read_written(key, place, answer),
             Err(failure) => Err(self.refused(key, place, failure).await),
         }
     }

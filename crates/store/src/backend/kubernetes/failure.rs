@@ -1,5 +1,6 @@
 //! What the API server refuses, as our errors.
 
+use super::response::ResponseError;
 use crate::Error;
 use kube::core::Status;
 use tortie_model::Key;
@@ -19,6 +20,8 @@ pub enum Failure {
         reason: String,
         unasked: bool,
     },
+    /// The server answered with something else than what was requested.
+    Response(ResponseError),
     /// The server does not know who we are.
     Unknown(Error),
     Other(Error),
@@ -36,10 +39,11 @@ impl Failure {
         let message = || status.message.clone();
         match (status.code, status.reason.as_str()) {
             (_, "AlreadyExists") => Failure::Exists(message()),
-            (404, _) if status.details.as_ref().is_none_or(|details| details.name.is_empty()) => {
-                Failure::NotServed(message())
+            // Only a Status that names the object is about an object: a proxy and a missing kind have other pages.
+            (404, "NotFound") if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => {
+                Failure::Missing(message())
             }
-            (404, _) => Failure::Missing(message()),
+            (404, _) => Failure::NotServed(message()),
             // Another object of the same name: the one that was meant is gone.
             (409, _) if status.message.contains("UID in precondition") => Failure::Missing(message()),
             (409, _) => Failure::Conflict,
@@ -73,6 +77,7 @@ impl Failure {
             Failure::Conflict => Error::Conflict { id, current: None },
             Failure::Expired(_) => Error::Expired(id),
             Failure::Unreachable { reason, .. } => Error::Datastore(reason),
+            Failure::Response(error) => Error::Response(error),
             Failure::Unknown(error) | Failure::Other(error) => error,
         }
     }
@@ -92,6 +97,7 @@ impl Failure {
         match self {
             Failure::Unknown(error) | Failure::Other(error) => error,
             Failure::Unreachable { reason, .. } => Error::Datastore(reason),
+            Failure::Response(error) => Error::Response(error),
             Failure::NotServed(reason)
             | Failure::Expired(reason)
             | Failure::Missing(reason)

@@ -12,19 +12,15 @@ pub enum ApiGroup {
     V3,
 }
 
-pub const V1_GROUP: &str = "crd.projectcalico.org";
-pub const V3_GROUP: &str = "projectcalico.org";
-
 impl ApiGroup {
-    /// What was configured (CALICO_API_GROUP) decides; otherwise the groups that the cluster serves, if it said.
-    pub fn choose(configured: &str, served: Option<&[String]>) -> ApiGroup {
-        if !configured.is_empty() {
-            let v3 = configured.eq_ignore_ascii_case(ApiGroup::V3.api_version());
-            return if v3 { ApiGroup::V3 } else { ApiGroup::V1 };
-        }
-        let serves = |group: &str| served.is_some_and(|groups| groups.iter().any(|name| name == group));
-        if serves(V3_GROUP) && !serves(V1_GROUP) { ApiGroup::V3 } else { ApiGroup::V1 }
+    /// The group that was configured (CALICO_API_GROUP).
+    pub fn parse(configured: &str) -> ApiGroup {
+        let is_v3 = configured.eq_ignore_ascii_case(ApiGroup::V3.api_version());
+        if is_v3 { ApiGroup::V3 } else { ApiGroup::V1 }
     }
+
+    /// A cluster that serves both keeps the objects in the first and shows them in the other.
+    pub const BY_PREFERENCE: [ApiGroup; 2] = [ApiGroup::V1, ApiGroup::V3];
 
     pub const fn api_version(self) -> &'static str {
         match self {
@@ -68,21 +64,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setting_decides_and_then_what_is_served() {
-        let served = |groups: &[&str]| groups.iter().map(|&group| group.to_owned()).collect::<Vec<_>>();
-        for (configured, groups, expected) in [
-            ("projectcalico.org/v3", None, ApiGroup::V3),
-            ("ProjectCalico.org/V3", Some(served(&[V1_GROUP])), ApiGroup::V3),
-            ("crd.projectcalico.org/v1", Some(served(&[V3_GROUP])), ApiGroup::V1),
-            ("anything", Some(served(&[V3_GROUP])), ApiGroup::V1),
-            ("", Some(served(&["apps", V3_GROUP])), ApiGroup::V3),
-            ("", Some(served(&[V1_GROUP, V3_GROUP])), ApiGroup::V1),
-            ("", Some(served(&[V1_GROUP])), ApiGroup::V1),
-            ("", Some(served(&[])), ApiGroup::V1),
-            ("", None, ApiGroup::V1),
-        ] {
-            assert_eq!(ApiGroup::choose(configured, groups.as_deref()), expected, "{configured} {groups:?}");
-        }
+    fn the_configured_group_is_parsed() {
+        assert_eq!(ApiGroup::parse("ProjectCalico.org/V3"), ApiGroup::V3);
+        assert_eq!(ApiGroup::parse("crd.projectcalico.org/v1"), ApiGroup::V1);
     }
 
     #[test]

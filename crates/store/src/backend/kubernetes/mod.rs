@@ -2,13 +2,14 @@
 //!
 //! `group` is the API group in use; `object` and `records` turn resources and IPAM's records into custom resources and
 //! back; `pod`, `profile`, `node` and `policy` derive what is not stored; `collection` says where keys and ranges are. All of these
-//! are functions without I/O. `connection`, `servers` and `api` speak to the server, `entries` are the client's verbs,
+//! are functions without I/O. `connection`, `servers`, `api` and `response` speak to the server, `discovery` finds the group, `entries` are the client's verbs,
 //! `source` its watches. `orchestrator` is what the node's daemon asks of Kubernetes itself. Nothing outside knows the crate kube.
 
 mod api;
 mod collection;
 mod connection;
 mod core;
+mod discovery;
 mod entries;
 mod failure;
 mod group;
@@ -21,16 +22,20 @@ mod policy;
 mod profile;
 mod quantity;
 mod records;
+mod response;
 mod servers;
 mod service;
 mod source;
 mod uid;
 
+use crate::backend::ConnectPatience;
 use crate::config::KubernetesTarget;
 use crate::{Limits, Result};
 use api::Api;
 use collection::Reader;
 use group::ApiGroup;
+pub(crate) use profile::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
+pub use response::{ResponseError, rejected_responses};
 use source::KubernetesSource;
 use tortie_model::KeyRange;
 
@@ -46,15 +51,25 @@ pub struct Kubernetes {
 
 impl Kubernetes {
     /// Asks the server for its API groups, unless the settings name ours.
-    pub(crate) async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Kubernetes> {
+    pub(crate) async fn connect(
+        target: &KubernetesTarget,
+        limits: Limits,
+        patience: ConnectPatience<'_>,
+    ) -> Result<Kubernetes> {
         let api = Api::connect(target, limits).await?;
-        let served = if target.api_group.is_empty() { api.groups().await.ok() } else { None };
-        let group = ApiGroup::choose(&target.api_group, served.as_deref());
+        let group = match target.api_group.is_empty() {
+            true => discovery::discover_group(&api, patience).await?,
+            false => ApiGroup::parse(&target.api_group),
+        };
         let prefixes = std::env::var(INTERFACE_PREFIX_VARIABLE).unwrap_or_default();
         let prefix = prefixes.split(',').next().filter(|prefix| !prefix.is_empty());
         let interface_prefix = prefix.unwrap_or(INTERFACE_PREFIX).to_owned();
         let reader = Reader { group, interface_prefix, use_pod_cidr: target.use_pod_cidr };
         Ok(Kubernetes { api, reader })
+    }
+
+    pub(crate) fn absence_grace(&self) -> std::time::Duration {
+        self.api.limits.absence_grace
     }
 
     pub(crate) fn source(&self, range: &KeyRange) -> KubernetesSource {

@@ -79,27 +79,36 @@ fn regroup(owner: &mut OwnerReference, from: ApiGroup, to: ApiGroup) {
     }
 }
 
+/// An object that cannot be read as it is. The text is that of the resource, for what can be salvaged of it.
+#[derive(Debug)]
+pub struct UnreadableObject {
+    pub text: String,
+    pub error: ValueError,
+}
+
 /// The key and the resource of a stored object.
-pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value, ValueError>) {
+pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value, UnreadableObject>) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let key = Key::resource(kind, text("/metadata/namespace"), text("/metadata/name"));
     let tier = text("/spec/tier");
     let in_default_tier = tier.is_empty() || tier == DEFAULT_TIER;
-    let meta = serde_json::from_value::<ObjectMeta>(object["metadata"].take());
-    let mut meta = match meta {
+    let mut meta = match serde_json::from_value::<ObjectMeta>(object["metadata"].clone()) {
         Ok(meta) => meta,
-        Err(error) => return (key, Err(ValueError::Json(error.to_string()))),
+        Err(error) => {
+            let unreadable = ValueError::Json(error.to_string());
+            return (key, Err(UnreadableObject { text: object.to_string(), error: unreadable }));
+        }
     };
+    let mut unreadable = None;
     meta.managed_fields.clear();
     if group == ApiGroup::V1 {
         meta.uid = uid::convert(&meta.uid);
         if let Some(stored) = meta.annotations.remove(METADATA) {
-            match serde_json::from_str::<ObjectMeta>(&stored) {
-                Ok(stored) => meta = shown_metadata(kind, meta, stored, in_default_tier),
-                Err(error) => {
-                    return (key, Err(ValueError::Json(format!("annotation {METADATA}: {error}"))));
-                }
-            }
+            let stored = serde_json::from_str::<ObjectMeta>(&stored).unwrap_or_else(|error| {
+                unreadable = Some(ValueError::Json(format!("annotation {METADATA}: {error}")));
+                ObjectMeta::default()
+            });
+            meta = shown_metadata(kind, meta, stored, in_default_tier);
         }
         for owner in &mut meta.owner_references {
             regroup(owner, ApiGroup::V1, ApiGroup::V3);
@@ -112,7 +121,11 @@ pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value
     object["apiVersion"] = API_VERSION.into();
     object["kind"] = kind.name().into();
     object["metadata"] = json!(meta);
-    let value = Value::decode(&key, object.to_string().as_bytes());
+    let text = object.to_string();
+    let value = match (Value::decode(&key, text.as_bytes()), unreadable) {
+        (Ok(value), None) => Ok(value),
+        (Ok(_), Some(error)) | (Err(error), _) => Err(UnreadableObject { text, error }),
+    };
     (key, value)
 }
 

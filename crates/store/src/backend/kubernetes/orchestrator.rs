@@ -4,19 +4,20 @@
 mod access;
 mod control;
 mod migration;
+mod registration;
 mod serving;
 
 pub use access::{Decision, User, Wish};
 pub use control::{Lease, PodHold, Rollout, is_too_late};
 pub use migration::{Definition, Follower, Migration};
+pub use registration::ApiRegistration;
 pub use serving::{Secret, WebhookConfiguration};
 
 use super::api::{Api, Detail, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use super::core::{CoreNode, Labelled, Pod};
 use super::failure::Failure;
 pub use super::service::ServiceEndpoint;
-use super::service::Slices;
-use super::{connection, pod, profile};
+use super::{connection, pod, profile, service};
 use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
 use futures::StreamExt as _;
@@ -42,8 +43,10 @@ pub struct Orchestrator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     pub url: String,
-    /// PEM; without it the certificate is not checked.
+    /// PEM; without it those are believed whom the system believes.
     pub authority: Option<String>,
+    /// The settings ask for a certificate that is not checked.
+    pub is_unchecked: bool,
 }
 
 /// A pod as Kubernetes describes it.
@@ -84,7 +87,8 @@ impl Orchestrator {
         let config = connection::config(&KubernetesTarget { endpoint: first, ..target.clone() }).await?;
         let server = Server {
             url: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
-            authority: authority(&config),
+            authority: authority(&config)?,
+            is_unchecked: config.accept_invalid_certs,
         };
         Ok(Orchestrator { api: Api::connect(target, limits).await?, server })
     }
@@ -97,7 +101,7 @@ impl Orchestrator {
     pub async fn pod(&self, namespace: &str, name: &str, interface_prefix: &str) -> Result<PodDescription> {
         let id = format!("Pod({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        let pod: Pod = read(&id, self.api.get(&path).await)?;
+        let pod: Pod = read(&id, self.api.get("Pod", &path).await)?;
         let (_, endpoint) = pod::endpoint(&pod, interface_prefix).ok_or_else(|| {
             Error::Config(format!("{id} has no endpoint: it uses the host's network or has no node"))
         })?;
@@ -107,7 +111,8 @@ impl Orchestrator {
 
     pub async fn namespace(&self, name: &str) -> Result<NamespaceDescription> {
         let id = format!("Namespace({name})");
-        let namespace: Labelled = read(&id, self.api.get(&format!("/api/v1/namespaces/{name}")).await)?;
+        let namespace: Labelled =
+            read(&id, self.api.get("Namespace", &format!("/api/v1/namespaces/{name}")).await)?;
         let (_, profile) = profile::from_namespace(&namespace);
         let (labels, annotations) = (namespace.metadata.labels, namespace.metadata.annotations);
         Ok(NamespaceDescription { labels, annotations, profile })
@@ -116,14 +121,14 @@ impl Orchestrator {
     pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Profile> {
         let id = format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
-        let account: Labelled = read(&id, self.api.get(&path).await)?;
+        let account: Labelled = read(&id, self.api.get("ServiceAccount", &path).await)?;
         Ok(profile::from_service_account(&account).1)
     }
 
     /// What Kubernetes gives a node for its pods, one of each family.
     pub async fn pod_cidrs(&self, node: &str) -> Result<Vec<String>> {
         let node: CoreNode =
-            read(&format!("Node({node})"), self.api.get(&format!("/api/v1/nodes/{node}")).await)?;
+            read(&format!("Node({node})"), self.api.get("Node", &format!("/api/v1/nodes/{node}")).await)?;
         match node.spec.pod_cidrs.is_empty() && !node.spec.pod_cidr.is_empty() {
             true => Ok(vec![node.spec.pod_cidr]),
             false => Ok(node.spec.pod_cidrs),
@@ -140,8 +145,9 @@ impl Orchestrator {
         let path = format!(
             "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{service}"
         );
-        let slices: Slices = read(&format!("Service({namespace}/{service})"), self.api.get(&path).await)?;
-        Ok(slices.endpoints(port))
+        let slices = self.api.get_all("EndpointSlice", &path).await;
+        let slices = slices.map_err(|failure| failure.about(format!("Service({namespace}/{service})")))?;
+        Ok(service::find_endpoints(&slices, port))
     }
 
     pub async fn set_condition(&self, node: &str, condition: Condition<'_>, now: &str) -> Result<()> {
@@ -163,7 +169,7 @@ impl Orchestrator {
     pub async fn remove_taint(&self, node: &str, key: &str) -> Result<()> {
         let about = |failure: Failure| failure.about(format!("Node({node})"));
         let path = format!("/api/v1/nodes/{node}");
-        let object = self.api.get(&path).await.map_err(about)?;
+        let object = self.api.get("Node", &path).await.map_err(about)?;
         let taints = object.pointer("/spec/taints").and_then(Json::as_array);
         let taints = taints.map(Vec::as_slice).unwrap_or_default();
         let others: Vec<&Json> = taints.iter().filter(|taint| taint["key"] != key).collect();
@@ -178,7 +184,7 @@ impl Orchestrator {
     /// Whether a DaemonSet is there and nobody has deleted it.
     pub async fn daemon_set_stays(&self, namespace: &str, name: &str) -> Result<bool> {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
-        match self.api.get(&path).await {
+        match self.api.get("DaemonSet", &path).await {
             Ok(object) => Ok(object.pointer("/metadata/deletionTimestamp").is_none()),
             Err(Failure::Missing(_)) => Ok(false),
             Err(failure) => Err(failure.about(format!("DaemonSet({namespace}/{name})"))),
@@ -192,7 +198,7 @@ impl Orchestrator {
         let opened = self.api.watch(&path, None, Detail::Metadata, ANY_VERSION).await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
         // It may have gone before the watch began.
-        match self.api.get(&format!("{path}/{name}")).await {
+        match self.api.get("ServiceAccount", &format!("{path}/{name}")).await {
             Ok(_) => {}
             Err(Failure::Missing(_)) => return Ok(()),
             Err(failure) => return Err(failure.about(id())),
@@ -207,7 +213,7 @@ impl Orchestrator {
                     return Err(Failure::of_status(&status).about(id()));
                 }
                 Ok(Some(Ok(_))) => {}
-                Ok(Some(Err(error))) => return Err(Failure::of(error).about(id())),
+                Ok(Some(Err(failure))) => return Err(failure.about(id())),
                 Ok(None) => return failed("has ended"),
                 Err(_) => return failed("is silent"),
             }
@@ -236,17 +242,21 @@ fn read<T: DeserializeOwned>(id: &str, answer: std::result::Result<Json, Failure
 }
 
 /// The authority's certificates in PEM, wherever they came from.
-fn authority(config: &kube::Config) -> Option<String> {
+fn authority(config: &kube::Config) -> Result<Option<String>> {
     if config.accept_invalid_certs {
-        return None;
+        return Ok(None);
     }
-    if let Some(file) = &config.root_cert_file
-        && let Ok(text) = std::fs::read_to_string(file)
-    {
-        return Some(text);
+    if let Some(file) = &config.root_cert_file {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            Error::Config(format!(
+                "cannot read the authority of the Kubernetes API, {}: {error}",
+                file.display()
+            ))
+        })?;
+        return Ok(Some(text));
     }
-    let certificates = config.root_cert.as_ref()?;
-    Some(certificates.iter().map(|certificate| pem(certificate)).collect())
+    let certificates = config.root_cert.as_ref();
+    Ok(certificates.map(|certificates| certificates.iter().map(|certificate| pem(certificate)).collect()))
 }
 
 fn pem(certificate: &[u8]) -> String {

@@ -76,11 +76,18 @@ pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
 // Nearly every record is present: boxing it would cost an allocation each to make the rare ones smaller.
 #[allow(clippy::large_enum_variant)]
 pub enum Record {
-    Present(Key, Result<Value, String>),
+    Present(Key, Result<Value, UnreadableRecord>),
     /// Marked as deleted: whoever sees it finishes the deletion.
     Deleted(Key),
     /// Not even its key can be read.
     Nameless(String),
+}
+
+/// A record whose key can be read and whose value cannot.
+#[derive(Debug, PartialEq)]
+pub struct UnreadableRecord {
+    pub text: String,
+    pub reason: String,
 }
 
 pub fn read(kind: Kind, stored: &Json) -> Record {
@@ -132,8 +139,9 @@ pub fn read(kind: Kind, stored: &Json) -> Record {
             rename(&mut spec, "autoAllocateBlocks", "auto_allocate_blocks");
         }
     }
-    let value = Value::decode(&key, Json::Object(spec).to_string().as_bytes());
-    Record::Present(key, value.map_err(|error| error.to_string()))
+    let text = Json::Object(spec).to_string();
+    let value = Value::decode(&key, text.as_bytes());
+    Record::Present(key, value.map_err(|error| UnreadableRecord { text, reason: error.to_string() }))
 }
 
 /// The same record, marked as deleted.

@@ -64,7 +64,8 @@ impl Servers {
         }
     }
 
-    /// The server does not know us: whether the settings have been read again since it was asked.
+    /// The server does not know us, or its connections are dead: whether the settings have been read and the connections
+    /// opened again since it was asked.
     pub async fn renew(&self, asked: &Asked) -> bool {
         {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +85,7 @@ impl Servers {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "the API server does not know us, and the settings cannot be read again");
+                tracing::warn!(%error, "cannot read the settings of the API server again; the old ones are used");
                 false
             }
         }

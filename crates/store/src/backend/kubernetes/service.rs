@@ -11,16 +11,10 @@ pub struct ServiceEndpoint {
     pub node: String,
 }
 
-/// A list of discovery.k8s.io/v1 EndpointSlices: the fields that are read.
+/// A discovery.k8s.io/v1 EndpointSlice: the fields that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Slices {
-    items: Vec<Slice>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Slice {
+pub(super) struct Slice {
     endpoints: Option<Vec<Endpoint>>,
     ports: Option<Vec<Port>>,
 }
@@ -46,30 +40,28 @@ struct Port {
     port: Option<u16>,
 }
 
-impl Slices {
-    /// The ready ones with a port of this name, each once.
-    pub fn endpoints(&self, port_name: &str) -> Vec<ServiceEndpoint> {
-        let mut found = Vec::new();
-        for slice in &self.items {
-            let named = |port: &&Port| port.name.as_deref().unwrap_or_default() == port_name;
-            let Some(port) = slice.ports.iter().flatten().find(named).and_then(|port| port.port) else {
-                continue;
-            };
-            // Readiness that nobody knows counts as ready.
-            let ready = |endpoint: &&Endpoint| endpoint.conditions.ready.unwrap_or(true);
-            for endpoint in slice.endpoints.iter().flatten().filter(ready) {
-                let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
-                let node = endpoint.node_name.clone().unwrap_or_default();
-                found.extend(addresses.map(|address| ServiceEndpoint {
-                    address: SocketAddr::new(address, port),
-                    node: node.clone(),
-                }));
-            }
+/// Returns the ready endpoints with a port of this name, each once.
+pub(super) fn find_endpoints(slices: &[Slice], port_name: &str) -> Vec<ServiceEndpoint> {
+    let mut found = Vec::new();
+    for slice in slices {
+        let named = |port: &&Port| port.name.as_deref().unwrap_or_default() == port_name;
+        let Some(port) = slice.ports.iter().flatten().find(named).and_then(|port| port.port) else {
+            continue;
+        };
+        // Readiness that nobody knows counts as ready.
+        let ready = |endpoint: &&Endpoint| endpoint.conditions.ready.unwrap_or(true);
+        for endpoint in slice.endpoints.iter().flatten().filter(ready) {
+            let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+            let node = endpoint.node_name.clone().unwrap_or_default();
+            found.extend(addresses.map(|address| ServiceEndpoint {
+                address: SocketAddr::new(address, port),
+                node: node.clone(),
+            }));
         }
-        found.sort();
-        found.dedup();
-        found
     }
+    found.sort();
+    found.dedup();
+    found
 }
 
 #[cfg(test)]
@@ -79,7 +71,7 @@ mod tests {
 
     #[test]
     fn ready_places_with_the_port_are_found_once() {
-        let slices: Slices = serde_json::from_value(json!({"kind": "EndpointSliceList", "items": [
+        let slices: Vec<Slice> = serde_json::from_value(json!([
             {"addressType": "IPv4", "ports": [{"name": "metrics", "port": 9093}, {"name": "calico-typha", "port": 5473}], "endpoints": [
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": true}, "nodeName": "n2"},
                 {"addresses": ["10.0.0.3"], "conditions": {"ready": false}, "nodeName": "n3"},
@@ -91,10 +83,9 @@ mod tests {
             {"addressType": "FQDN", "ports": [{"name": "calico-typha", "port": 5473}], "endpoints": [{"addresses": ["a.example"]}]},
             {"addressType": "IPv4", "ports": [{"name": "other", "port": 1}], "endpoints": [{"addresses": ["10.0.0.9"]}]},
             {"addressType": "IPv4", "ports": null, "endpoints": null},
-        ]}))
+        ]))
         .unwrap();
-        let found: Vec<(String, String)> = slices
-            .endpoints("calico-typha")
+        let found: Vec<(String, String)> = find_endpoints(&slices, "calico-typha")
             .into_iter()
             .map(|found| (found.address.to_string(), found.node))
             .collect();

@@ -5,6 +5,7 @@ use super::api::{Api, Detail, Events};
 use super::collection::{Collection, Form, Found};
 use super::entries::joined;
 use super::failure::Failure;
+use super::response;
 use crate::watch::follower::{Item, Update};
 use crate::watch::source::{Heard, Snapshot, Source};
 use crate::{Entry, Error, Result, Revision};
@@ -26,6 +27,8 @@ const DISBELIEF: u32 = 5;
 /// since a cluster may well do without it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AT_LAST: Duration = Duration::from_secs(600);
+/// A watch that ends sooner without an event was not served: it is opened again after a pause.
+const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// How often a kind counts as looked for where nobody tells of its definition, and where somebody does.
 const LOOKS_UNTOLD: u32 = 3;
 const LOOKS_TOLD: u32 = 10;
@@ -43,6 +46,8 @@ struct Part {
     version: String,
     /// Of its objects; of the definition of their kind as long as that is not served.
     stream: Option<Events>,
+    /// When the stream was opened, until it has an event.
+    opened: Option<Instant>,
     /// Up to where the definition has been heard of.
     definition_version: String,
     /// The server does not tell of the definition; not asked again before the kind is looked for.
@@ -60,6 +65,7 @@ impl Part {
             collection,
             version: String::new(),
             stream: None,
+            opened: None,
             definition_version: String::new(),
             untold: false,
             missing: 0,
@@ -70,6 +76,16 @@ impl Part {
 
     fn is_served(&self) -> bool {
         self.version != NOT_SERVED
+    }
+
+    fn set_stream(&mut self, stream: Events) {
+        (self.stream, self.opened) = (Some(stream), Some(Instant::now()));
+    }
+
+    /// Closes the stream; whether it ended before it was of any use.
+    fn close_stream(&mut self) -> bool {
+        self.stream = None;
+        self.opened.take().is_some_and(|opened| opened.elapsed() < MIN_WATCH_DURATION)
     }
 
     fn next_look(&mut self) -> Instant {
@@ -88,19 +104,19 @@ impl Part {
         let Some(name) = self.collection.definition().filter(|_| !self.untold) else { return };
         match api.watch_named(DEFINITIONS, &name, Detail::Metadata, &self.definition_version).await {
             Ok(stream) => {
-                self.stream = Some(stream);
+                self.set_stream(stream);
                 self.set_looks(LOOKS_TOLD);
             }
             Err(failure) => {
                 let reason = failure.into_collection_error(DEFINITIONS);
-                tracing::debug!(name, %reason, "nobody tells when this kind is defined; it is looked for");
+                tracing::debug!(name, %reason, "cannot watch the definition of this kind; polling for it");
                 (self.untold, self.definition_version) = (true, String::new());
             }
         }
     }
 
     /// What happens to the definition of a kind that is not served.
-    fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, kube::Error>>) {
+    fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, Failure>>) {
         let version = |object: &Json| {
             object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned)
         };
@@ -122,7 +138,11 @@ impl Part {
                 self.set_looks(LOOKS_UNTOLD);
             }
             // The server ends every watch after a while.
-            None => self.stream = None,
+            None if !self.close_stream() => {}
+            None => {
+                self.untold = true;
+                self.set_looks(LOOKS_UNTOLD);
+            }
         }
     }
 }
@@ -151,18 +171,32 @@ impl KubernetesSource {
     }
 
     fn heard(&mut self, index: usize, event: WatchEvent<Json>) -> Result<Heard<Result<Value>>> {
+        let Some(part) = self.parts.get_mut(index) else {
+            return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
+        };
+        part.opened = None;
+        let Collection { form, path, .. } = &part.collection;
         let (object, deleted) = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
             WatchEvent::Deleted(object) => (object, true),
+            WatchEvent::Bookmark(bookmark) if bookmark.metadata.resource_version.is_empty() => {
+                let failure = response::missing_field(path, "metadata.resourceVersion");
+                return self.refused(index, failure);
+            }
             WatchEvent::Bookmark(bookmark) => {
                 self.moved(index, bookmark.metadata.resource_version);
                 return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
             }
             WatchEvent::Error(status) => return self.refused(index, Failure::of_status(&status)),
         };
+        let form = *form;
+        if let Err(failure) =
+            response::check_event(path, form.kind_name(self.kubernetes.reader.group), &object)
+        {
+            return self.refused(index, failure);
+        }
         let version = object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned);
-        let form = self.parts.get(index).map(|part| part.collection.form);
-        let updates = form.and_then(|form| self.update(form, object, deleted)).into_iter().collect();
+        let updates = self.update(form, object, deleted).into_iter().collect();
         if let Some(version) = version {
             self.moved(index, version);
         }
@@ -198,7 +232,8 @@ impl KubernetesSource {
             } else {
                 let Collection { form, path, labels } = &part.collection;
                 let opened = api.watch(path, labels.as_deref(), form.detail(), &part.version).await;
-                part.stream = Some(opened.map_err(|failure| (index, failure))?);
+                let stream = opened.map_err(|failure| (index, failure))?;
+                part.set_stream(stream);
             }
         }
         Ok(())
@@ -333,11 +368,16 @@ impl Source for KubernetesSource {
             }
             match event {
                 Some(Ok(event)) => return self.heard(index, event),
-                Some(Err(error)) => return self.refused(index, Failure::of(error)),
+                Some(Err(failure)) => return self.refused(index, failure),
                 // The server ends every watch after a while.
                 None => {
-                    if let Some(part) = self.parts.get_mut(index) {
-                        part.stream = None;
+                    if let Some(part) = self.parts.get_mut(index)
+                        && part.close_stream()
+                    {
+                        let path = &part.collection.path;
+                        return Err(Error::Datastore(format!(
+                            "the watch of {path} ended as soon as it began"
+                        )));
                     }
                 }
             }

@@ -6,6 +6,8 @@ use tortie_testkit::Namespace;
 
 const V4: &str = "172.31.0.193";
 const V6: &str = "fd31::c1";
+/// Asked for in the spec; and in the status, of a pool for pods.
+const STOLEN: [&str; 2] = ["172.31.0.194", "172.31.0.210"];
 const NODES: [&str; 2] = ["n1", "n2"];
 
 impl Cluster {
@@ -54,9 +56,14 @@ fn through_loopback(node: &Namespace) -> u64 {
 #[test]
 fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for() {
     let mut cluster = Cluster::new();
-    for (name, cidr, size) in [("link-v4", "172.31.0.192/28", 28), ("link-v6", "fd31::c0/124", 124)] {
+    for (name, cidr, size, allowed) in [
+        ("link-v4", "172.31.0.192/28", 28, "LoadBalancer"),
+        ("link-v6", "fd31::c0/124", 124, "LoadBalancer"),
+        ("link-pods", "172.31.0.208/28", 28, "Workload"),
+    ] {
+        let nodes = if allowed == "Workload" { "!all()" } else { "all()" };
         let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec":
-            {"cidr": cidr, "blockSize": size, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}});
+            {"cidr": cidr, "blockSize": size, "allowedUses": [allowed], "nodeSelector": nodes}});
         cluster.server.create("/apis/projectcalico.org/v3/ippools", &pool);
     }
     cluster.start_proxies();
@@ -73,6 +80,11 @@ fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for
             "table ip6 service {{ chain to {{ type nat hook prerouting priority -100; ip6 daddr {V6} redirect; }}; }}"
         ));
     }
+    let thief = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "thief"}, "spec": {
+        "type": "LoadBalancer", "loadBalancerIP": STOLEN[0], "ports": [{"port": 80}]}});
+    cluster.server.create(SERVICES, &thief);
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": STOLEN[1]}]}}});
+    cluster.server.merge(&format!("{SERVICES}/thief/status"), &status);
     let host = &cluster.namespaces[0];
     assert!(!fetches(host) && !pings(host), "nobody answers for them unless it is asked for");
 
@@ -81,6 +93,9 @@ fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for
     cluster.wait("and by IPv6", |_| pings(host));
     for address in [V4, V6] {
         assert_eq!(cluster.answering(address).len(), 1, "one node answers for {address}");
+    }
+    for address in STOLEN {
+        assert_eq!(cluster.answering(address), [""; 0], "{address}");
     }
     // What no service takes does not go round in the node that answers.
     let owner = cluster.node(cluster.answering(V4)[0]);

@@ -15,9 +15,14 @@ impl Lab {
             .collect()
     }
 
-    fn kill_bird(&self, node: &str) {
+    pub(super) fn kill_bird(&self, node: &str) {
         let note = std::fs::read_to_string(self.dir().join(format!("nodes/{node}/bird/pid"))).unwrap();
         self.run(&["exec", node, "--", "kill", "-9", note.split_whitespace().next().unwrap()]);
+    }
+
+    /// Has the next start of the node be its first: as on a host of Calico, only the kernel's routes tell of a speaker.
+    pub(super) fn forget_speaker(&self, node: &str) {
+        std::fs::remove_file(self.dir().join(format!("nodes/{node}/run/bgp"))).unwrap();
     }
 
     /// Waits until no route is kept for somebody who has not come back yet.
@@ -34,7 +39,7 @@ impl Lab {
     }
 
     /// For which nodes BIRD shall speak from their next start on.
-    fn set_bird(&self, nodes: &[&str]) {
+    pub(super) fn set_bird(&self, nodes: &[&str]) {
         let file = self.dir().join("lab.json");
         let mut lab: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         lab["bird"] = serde_json::json!(nodes);
@@ -118,6 +123,7 @@ fn a_mesh_of_ours_and_of_bird() {
         lab.run(&["node", "stop", "node3", "--kill"]);
         if !by_bird {
             lab.kill_bird("node3");
+            lab.forget_speaker("node3");
         }
         lab.set_bird(if by_bird { &["node3"] } else { &[] });
         lab.run(&["node", "start", "node3"]);

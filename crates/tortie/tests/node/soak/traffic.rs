@@ -1,6 +1,5 @@
 //! Packets from one container to others, numbered, all the time.
 
-use crate::world::Namespace;
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tortie_dataplane::Netns;
 
-const PORT: u16 = 4000;
+/// Where packets go that no test wants elsewhere.
+pub const PORT: u16 = 4000;
 /// So far apart that a receiver's buffer outlasts the pauses of a busy machine.
 const INTERVAL: Duration = Duration::from_millis(20);
 
@@ -22,19 +22,20 @@ pub struct Stream {
     threads: Vec<JoinHandle<()>>,
 }
 
-fn socket_in(namespace: &Namespace, address: &str, port: u16) -> UdpSocket {
-    Netns::open(namespace.path()).unwrap().run(|| UdpSocket::bind((address, port))).unwrap().unwrap()
+fn socket_in(namespace: &str, address: &str, port: u16) -> UdpSocket {
+    Netns::open(namespace).unwrap().run(|| UdpSocket::bind((address, port))).unwrap().unwrap()
 }
 
 impl Stream {
-    pub fn start(from: &Namespace, to: &Namespace, address: &str) -> Stream {
+    /// Between two namespaces, by their paths.
+    pub fn start(from: &str, to: &str, address: &str, port: u16) -> Stream {
         let any = if address.contains(':') { "::" } else { "0.0.0.0" };
-        let (sender, receiver) = (socket_in(from, any, 0), socket_in(to, address, PORT));
+        let (sender, receiver) = (socket_in(from, any, 0), socket_in(to, address, port));
         receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         sender.set_nonblocking(true).unwrap();
         let (sent, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let arrived = Arc::new(Mutex::new(BTreeSet::new()));
-        let target = (address.to_owned(), PORT);
+        let target = (address.to_owned(), port);
         let (counter, end) = (sent.clone(), ends.clone());
         let send = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {

@@ -149,6 +149,12 @@ fn target(rule: &[u8]) -> Option<String> {
     verdicts.last()
 }
 
+/// The sets and maps in which a rule looks something up.
+pub(crate) fn looked_up_sets(rule: &RuleInfo) -> Vec<String> {
+    let lookups = expressions(&rule.expression_bytes).filter(|(name, _)| *name == b"lookup");
+    lookups.filter_map(|(_, data)| attributes::find(data, wire::NFTA_LOOKUP_SET).map(text)).collect()
+}
+
 /// What iptables keeps as a comment: a match that always holds.
 fn comment(rule: &[u8]) -> Option<String> {
     const MATCH_NAME: u16 = 1;

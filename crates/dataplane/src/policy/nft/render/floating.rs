@@ -1,5 +1,7 @@
 //! Floating addresses: connections to one become connections to the workload that it stands for.
 //!
+//! Only what arrives at the node is translated. What the node itself sends is not, in contrast to Calico: an address in a
+//! pod's annotation must never decide where the daemon, kubelet and others on the host reach the cluster's servers.
 //! As in [`super::nat`], which packets are concerned and what is done to them are different chains. A workload that calls its
 //! own floating address would be answered by itself past the translation, so its source becomes that address.
 
@@ -77,10 +79,8 @@ pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating 
         ));
     }
     if !entering.is_empty() {
-        for (name, point) in [("floating-in", Point::Prerouting), ("floating-out", Point::Output)] {
-            let chain = Chain { hook: Some(Hook::nat(point, PRIORITY)), rules: entering.clone() };
-            rendered.chains.push((name.to_owned(), chain));
-        }
+        let hook = Hook::nat(Point::Prerouting, PRIORITY);
+        rendered.chains.push(("floating-in".to_owned(), Chain { hook: Some(hook), rules: entering }));
     }
     rendered.outgoing = leaving;
     rendered

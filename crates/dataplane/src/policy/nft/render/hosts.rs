@@ -71,7 +71,7 @@ impl Question {
     fn map(self) -> &'static str {
         use Direction::{Egress, Ingress};
         match self {
-            Question::Local(Ingress) => "host-in",
+            Question::Local(Ingress) => names::HOST_IN,
             Question::Local(Egress) => "host-out",
             Question::Forward(Ingress) => "host-forward-in",
             Question::Forward(Egress) => "host-forward-out",

@@ -16,6 +16,8 @@ pub(crate) const WORKLOADS: &str = "workloads";
 pub(crate) const OPEN: &str = "open-workloads";
 /// Interfaces of the host that have an endpoint of their own.
 pub(crate) const HOST_INTERFACES: &str = "host-interfaces";
+/// From interface to the chain of what comes to the host there.
+pub(crate) const HOST_IN: &str = "host-in";
 /// Of the ARP family: interface and address.
 pub(crate) const SENDERS: &str = "senders";
 

@@ -16,7 +16,7 @@ fn policy() -> Resource {
     .unwrap()
 }
 
-fn resource(value: Result<Value, ValueError>) -> Resource {
+fn resource(value: Result<Value, UnreadableObject>) -> Resource {
     match value {
         Ok(Value::Resource(resource)) => resource,
         other => panic!("{other:?}"),
@@ -141,7 +141,7 @@ fn what_cannot_be_read_keeps_its_key() {
     ] {
         let (key, value) = read(ApiGroup::V1, Kind::GlobalNetworkSet, object);
         assert_eq!(key, Key::resource(Kind::GlobalNetworkSet, "", "x"));
-        let error = value.unwrap_err().to_string();
+        let error = value.unwrap_err().error.to_string();
         assert!(error.contains(part), "{error}");
     }
 }

@@ -92,14 +92,14 @@ impl Orchestrator {
     /// Whether a namespace is there, and whether it is on its way out.
     pub async fn namespace_terminates(&self, name: &str) -> Result<bool> {
         let path = format!("/api/v1/namespaces/{name}");
-        let object: Json = read(&format!("Namespace({name})"), self.api.get(&path).await)?;
+        let object: Json = read(&format!("Namespace({name})"), self.api.get("Namespace", &path).await)?;
         Ok(object.pointer("/metadata/deletionTimestamp").is_some())
     }
 
     pub async fn config_map(&self, namespace: &str, name: &str) -> Result<BTreeMap<String, String>> {
         let id = format!("ConfigMap({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
-        let object: Json = read(&id, self.api.get(&path).await)?;
+        let object: Json = read(&id, self.api.get("ConfigMap", &path).await)?;
         read(&id, Ok(object.get("data").cloned().unwrap_or_else(|| json!({}))))
     }
 
@@ -131,7 +131,7 @@ impl Orchestrator {
                     }
                 }
                 Ok(Some(Ok(WatchEvent::Deleted(_)))) => return Ok(()),
-                Ok(Some(Err(error))) => return Err(Failure::of(error).about(id())),
+                Ok(Some(Err(failure))) => return Err(failure.about(id())),
                 Ok(None) => return failed("has ended"),
                 Err(_) => return failed("is silent"),
             }

@@ -68,12 +68,12 @@ struct RawSpec {
 impl Orchestrator {
     /// Fails unless the API server answers.
     pub async fn check(&self) -> Result<()> {
-        self.api.get("/version").await.map(drop).map_err(|failure| failure.about("the API server".to_owned()))
+        self.api.check().await.map_err(|failure| failure.about("the API server".to_owned()))
     }
 
     pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>> {
         let id = lease_id(namespace, name);
-        match self.api.get(&format!("{}/{name}", leases(namespace))).await {
+        match self.api.get("Lease", &format!("{}/{name}", leases(namespace))).await {
             Err(Failure::Missing(_)) => Ok(None),
             answer => read(&id, answer).map(Lease::of).map(Some),
         }
@@ -99,16 +99,23 @@ impl Orchestrator {
     /// What a pod holds right now; `None` if there is none of the name.
     pub async fn pod_hold(&self, namespace: &str, name: &str) -> Result<Option<PodHold>> {
         let id = format!("Pod({namespace}/{name})");
-        match self.api.get(&format!("/api/v1/namespaces/{namespace}/pods/{name}")).await {
+        match self.api.get("Pod", &format!("/api/v1/namespaces/{namespace}/pods/{name}")).await {
             Err(Failure::Missing(_)) => Ok(None),
-            answer => read(&id, answer).map(|pod: Pod| Some(PodHold::of(&pod))),
+            answer => {
+                let pod: Pod = read(&id, answer)?;
+                // Every field has a default, so any object at all can be read as a pod without addresses.
+                match pod.metadata.name == name && pod.metadata.namespace == namespace {
+                    true => Ok(Some(PodHold::of(&pod))),
+                    false => Err(Error::Datastore(format!("the answer about {id} is not this pod"))),
+                }
+            }
         }
     }
 
     /// How far a DaemonSet has come; `None` if there is none of the name.
     pub async fn rollout(&self, namespace: &str, name: &str) -> Result<Option<Rollout>> {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
-        match self.api.get(&path).await {
+        match self.api.get("DaemonSet", &path).await {
             Err(Failure::Missing(_)) => Ok(None),
             Ok(object) => Ok(Some(Rollout::of(&object))),
             Err(failure) => Err(failure.about(format!("DaemonSet({namespace}/{name})"))),

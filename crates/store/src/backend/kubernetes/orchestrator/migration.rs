@@ -16,8 +16,11 @@ const API_SERVICE: &str = "v3.projectcalico.org";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GROUP_VARIABLE: &str = "CALICO_API_GROUP";
 /// Programs that follow the datastore, Calico's names and ours, and where they are looked for.
-const FOLLOWERS: [(&str, &str); 3] =
-    [("daemonsets", "calico-node"), ("daemonsets", "tortie-node"), ("deployments", "calico-typha")];
+const FOLLOWERS: [(&str, &str, &str); 3] = [
+    ("DaemonSet", "daemonsets", "calico-node"),
+    ("DaemonSet", "daemonsets", "tortie-node"),
+    ("Deployment", "deployments", "calico-typha"),
+];
 const NAMESPACES: [&str; 2] = ["kube-system", "calico-system"];
 
 /// A DatastoreMigration.
@@ -75,7 +78,7 @@ pub struct Follower {
 impl Orchestrator {
     /// `None` if nobody has asked for one, or could: without the rules that go with it we are not even told that there is none.
     pub async fn migration(&self) -> Result<Option<Migration>> {
-        match self.api.get(&format!("{MIGRATIONS}/{NAME}")).await {
+        match self.api.get("DatastoreMigration", &format!("{MIGRATIONS}/{NAME}")).await {
             Ok(object) => Ok(Some(Migration { object })),
             Err(Failure::Missing(_) | Failure::NotServed(_)) => Ok(None),
             Err(Failure::Other(Error::Unauthorized(_))) => Ok(None),
@@ -117,7 +120,7 @@ impl Orchestrator {
     /// Has Kubernetes serve projectcalico.org/v3 itself. Who served it before is written into the migration first.
     pub async fn withdraw_api_server(&self, migration: &Migration) -> Result<Migration> {
         let path = format!("{API_SERVICES}/{API_SERVICE}");
-        let registration = match self.api.get(&path).await {
+        let registration = match self.api.get("APIService", &path).await {
             Ok(object) if object.pointer("/spec/service").is_some_and(Json::is_object) => object,
             // Kubernetes does so already.
             Ok(_) | Err(Failure::Missing(_)) => return Ok(migration.clone()),
@@ -154,7 +157,7 @@ impl Orchestrator {
             }
         }
         let path = format!("{API_SERVICES}/{API_SERVICE}");
-        let written = match self.api.get(&path).await {
+        let written = match self.api.get("APIService", &path).await {
             // The one that Kubernetes has made for its own definitions.
             Ok(own) => {
                 object["metadata"]["resourceVersion"] = text(&own, "/metadata/resourceVersion").into();
@@ -168,11 +171,15 @@ impl Orchestrator {
 
     /// Those of an API group.
     pub async fn definitions(&self, group: &str) -> Result<Vec<Definition>> {
-        let list =
-            self.api.get(DEFINITIONS).await.map_err(|failure| failure.about("definitions".to_owned()))?;
+        let all: Vec<Json> = self
+            .api
+            .get_all("CustomResourceDefinition", DEFINITIONS)
+            .await
+            .map_err(|failure| failure.about("definitions".to_owned()))?;
         let of_group = |item: &&Json| text(item, "/spec/group") == group;
-        let items = list.get("items").and_then(Json::as_array).into_iter().flatten().filter(of_group);
-        Ok(items
+        Ok(all
+            .iter()
+            .filter(of_group)
             .map(|item| Definition {
                 name: text(item, "/metadata/name").to_owned(),
                 established: item.pointer("/status/conditions").and_then(Json::as_array).is_some_and(|all| {
@@ -196,8 +203,9 @@ impl Orchestrator {
     pub async fn followers(&self) -> Result<Vec<Follower>> {
         let mut found = Vec::new();
         for namespace in NAMESPACES {
-            for (resource, name) in FOLLOWERS {
-                match self.api.get(&format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}")).await {
+            for (kind, resource, name) in FOLLOWERS {
+                let path = format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}");
+                match self.api.get(kind, &path).await {
                     Ok(object) => found.push(follower(&format!("{namespace}/{name}"), &object)),
                     Err(Failure::Missing(_)) => {}
                     Err(failure) => return Err(failure.about(format!("{resource} {namespace}/{name}"))),

@@ -1,7 +1,7 @@
 //! What a server that Kubernetes asks keeps in Kubernetes: its certificates in a Secret, and in the configurations of webhooks whom
 //! to believe.
 
-use super::Orchestrator;
+use super::{MERGE_PATCH, Orchestrator};
 use crate::Result;
 use crate::backend::kubernetes::failure::Failure;
 use data_encoding::BASE64;
@@ -45,11 +45,12 @@ impl Orchestrator {
     /// One without data if there is none.
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Secret> {
         let id = || format!("Secret({namespace}/{name})");
-        let object = match self.api.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
-            Ok(object) => object,
-            Err(Failure::Missing(_)) => return Ok(Secret::default()),
-            Err(failure) => return Err(failure.about(id())),
-        };
+        let object =
+            match self.api.get("Secret", &format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
+                Ok(object) => object,
+                Err(Failure::Missing(_)) => return Ok(Secret::default()),
+                Err(failure) => return Err(failure.about(id())),
+            };
         let mut secret = Secret {
             version: object
                 .pointer("/metadata/resourceVersion")
@@ -85,8 +86,19 @@ impl Orchestrator {
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
     }
 
+    /// Sets the data of one that exists, at the version that it was read at, and leaves its metadata alone. Needs no right to create
+    /// Secrets, which in kube-system is the right to make bootstrap tokens.
+    pub async fn fill_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
+        let data: BTreeMap<&String, String> =
+            secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
+        let patch = json!({"metadata": {"resourceVersion": secret.version}, "data": data});
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+        let answer = self.api.patch(&path, MERGE_PATCH, &patch).await;
+        answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
+    }
+
     pub async fn webhook_configuration(&self, name: &str) -> Result<Option<WebhookConfiguration>> {
-        match self.api.get(&format!("{CONFIGURATIONS}/{name}")).await {
+        match self.api.get("ValidatingWebhookConfiguration", &format!("{CONFIGURATIONS}/{name}")).await {
             Ok(object) => Ok(Some(WebhookConfiguration { object })),
             Err(Failure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure.about(configuration_id(name))),

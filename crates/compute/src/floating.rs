@@ -1,0 +1,264 @@
+//! Floating addresses: which of those that endpoints ask for they may have.
+//!
+//! Everyone who can create a pod can name any address in an annotation, so an address is granted only if it belongs to
+//! no one else: it is in an IPPool for workloads and outside everything that a node, a service, IPAM or another endpoint
+//! uses. All nodes decide by the same facts.
+
+use crate::workloads::{Name, addresses};
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use thiserror::Error;
+use tortie_model::kinds::{AllowedUse, AssignmentMode, IPPool, WorkloadEndpoint};
+use tortie_plan::FloatingIp;
+
+/// Floating addresses of one endpoint; the rest are refused.
+pub const MAX_FLOATING_IPS: usize = 32;
+
+const OPENSTACK: &str = "openstack";
+
+/// The node selector of a pool that no node takes blocks of by itself.
+const NO_NODE: &str = "!all()";
+
+/// Why an endpoint may not have a floating address. Names no other owner: the reason is shown to whoever created the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FloatingRefusal {
+    #[error("it is in no enabled IPPool that allows workloads")]
+    OutsidePools,
+    #[error("it belongs to a node")]
+    Node,
+    #[error("it belongs to a service")]
+    Service,
+    #[error("IPAM gives the addresses of its block to workloads; use a pool with assignmentMode Manual")]
+    Block,
+    #[error("it belongs to another endpoint")]
+    Endpoint,
+    #[error("another endpoint had asked for it before")]
+    Claimed,
+    #[error("it stands for an address of the same family that the endpoint does not have")]
+    NotOwn,
+    #[error("an endpoint may have {MAX_FLOATING_IPS} floating addresses")]
+    TooMany,
+}
+
+/// What the endpoints of the cluster ask for.
+#[derive(Debug)]
+pub(crate) struct FloatingClaims {
+    host: String,
+    /// Endpoints of OpenStack need no permission: Neutron has chosen the addresses, not their tenants.
+    enabled: bool,
+    /// Those whose addresses may be asked for.
+    pools: BTreeMap<String, FloatingPool>,
+    requests: BTreeMap<Name, FloatingRequest>,
+    /// By external address; the first claim holds it.
+    claims: BTreeMap<IpAddr, BTreeSet<FloatingClaim>>,
+    /// Of this node's endpoints, as of the last decision.
+    refusals: BTreeMap<Name, Vec<RefusedAddress>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FloatingPool {
+    cidr: IpNet,
+    /// Workloads have only those of its addresses that they name, so that a block of it is no claim to the rest.
+    is_manual: bool,
+}
+
+#[derive(Clone, Debug)]
+struct RefusedAddress {
+    address: String,
+    reason: FloatingRefusal,
+}
+
+#[derive(Debug)]
+struct FloatingRequest {
+    is_local: bool,
+    is_openstack: bool,
+    wanted: Vec<FloatingIp>,
+    /// Refused whatever the other endpoints are.
+    unusable: Vec<RefusedAddress>,
+}
+
+/// The oldest endpoint comes first; of several of the same age, the one whose own address comes first as text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FloatingClaim {
+    is_undated: bool,
+    created: String,
+    internal_text: String,
+    internal: IpAddr,
+    name: Name,
+}
+
+impl FloatingClaims {
+    pub fn new(host: &str) -> FloatingClaims {
+        FloatingClaims {
+            host: host.to_owned(),
+            enabled: false,
+            pools: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+        }
+    }
+
+    pub fn configure(&mut self, enabled: bool) {
+        self.enabled = enabled;
+    }
+
+    pub fn put_pool(&mut self, pool: &IPPool) {
+        let name = &pool.metadata.name;
+        let uses = &pool.spec.allowed_uses;
+        let usable = !pool.spec.disabled && (uses.is_empty() || uses.contains(&AllowedUse::Workload));
+        let is_manual = pool.spec.assignment_mode == AssignmentMode::Manual
+            || pool.spec.node_selector.replace(' ', "") == NO_NODE;
+        match pool.spec.cidr.parse::<IpNet>() {
+            Ok(cidr) if usable => self.pools.insert(name.clone(), FloatingPool { cidr, is_manual }),
+            _ => self.pools.remove(name),
+        };
+    }
+
+    pub fn remove_pool(&mut self, name: &str) {
+        self.pools.remove(name);
+    }
+
+    /// Any endpoint of the cluster.
+    pub fn put_endpoint(&mut self, name: &Name, endpoint: &WorkloadEndpoint) {
+        self.remove_endpoint(name);
+        if endpoint.spec.ip_nats.is_empty() {
+            return;
+        }
+        let request = FloatingRequest::read(endpoint, &self.host);
+        let created = &endpoint.metadata.creation_timestamp;
+        for FloatingIp { external, internal } in &request.wanted {
+            self.claims.entry(*external).or_default().insert(FloatingClaim {
+                is_undated: created.is_none(),
+                created: created.clone().unwrap_or_default(),
+                internal_text: internal.to_string(),
+                internal: *internal,
+                name: name.clone(),
+            });
+        }
+        self.requests.insert(name.clone(), request);
+    }
+
+    pub fn remove_endpoint(&mut self, name: &Name) {
+        let Some(request) = self.requests.remove(name) else { return };
+        for FloatingIp { external, .. } in request.wanted {
+            if let Some(claims) = self.claims.get_mut(&external) {
+                claims.retain(|claim| claim.name != *name);
+                if claims.is_empty() {
+                    self.claims.remove(&external);
+                }
+            }
+        }
+    }
+
+    /// Returns what each endpoint of this node has. `find_owner` says who else an address belongs to, `has_block` whether
+    /// it is in a block of IPAM.
+    pub fn decide(
+        &mut self,
+        find_owner: impl Fn(IpAddr) -> Option<FloatingRefusal>,
+        has_block: impl Fn(IpAddr) -> bool,
+    ) -> BTreeMap<Name, Vec<FloatingIp>> {
+        let mut granted: BTreeMap<Name, Vec<FloatingIp>> = BTreeMap::new();
+        let mut refusals = BTreeMap::new();
+        let local = self.requests.iter().filter(|(_, request)| request.is_local && self.permits(request));
+        for (name, request) in local {
+            let mut refused = request.unusable.clone();
+            for floating in &request.wanted {
+                let refusal = find_owner(floating.external)
+                    .or_else(|| self.check_pool(request, floating.external, &has_block))
+                    .or_else(|| self.check_claim(floating));
+                match refusal {
+                    None => granted.entry(name.clone()).or_default().push(*floating),
+                    Some(reason) => {
+                        refused.push(RefusedAddress { address: floating.external.to_string(), reason });
+                    }
+                }
+            }
+            if !refused.is_empty() {
+                refusals.insert(name.clone(), refused);
+            }
+        }
+        self.refusals = refusals;
+        granted
+    }
+
+    /// Endpoints of this node that do not have all that they ask for.
+    pub fn refusals(&self) -> impl Iterator<Item = (&Name, String)> {
+        self.refusals.iter().filter_map(|(name, refused)| Some((name, describe_refusals(refused)?)))
+    }
+
+    /// Describes the refusals for which an endpoint may not be attached. An address that another endpoint claimed first is
+    /// none of them: in a rolling update the old pod holds the address until the new one runs.
+    pub fn fatal_refusal(&self, name: &Name) -> Option<String> {
+        let refused = self.refusals.get(name)?.iter();
+        describe_refusals(refused.filter(|refused| refused.reason != FloatingRefusal::Claimed))
+    }
+
+    fn permits(&self, request: &FloatingRequest) -> bool {
+        self.enabled || request.is_openstack
+    }
+
+    fn check_pool(
+        &self,
+        request: &FloatingRequest,
+        external: IpAddr,
+        has_block: impl Fn(IpAddr) -> bool,
+    ) -> Option<FloatingRefusal> {
+        let pool = self.pools.values().find(|pool| pool.cidr.contains(&external));
+        match pool {
+            None if !request.is_openstack => Some(FloatingRefusal::OutsidePools),
+            Some(pool) if pool.is_manual => None,
+            _ => has_block(external).then_some(FloatingRefusal::Block),
+        }
+    }
+
+    fn check_claim(&self, floating: &FloatingIp) -> Option<FloatingRefusal> {
+        let FloatingIp { external, internal } = floating;
+        let mut claims = self.claims.get(external).into_iter().flatten();
+        let holder =
+            claims.find(|claim| self.requests.get(&claim.name).is_some_and(|request| self.permits(request)));
+        // A machine that migrates has two endpoints with the same addresses.
+        holder.filter(|holder| holder.internal != *internal).map(|_| FloatingRefusal::Claimed)
+    }
+}
+
+fn describe_refusals<'a>(refused: impl IntoIterator<Item = &'a RefusedAddress>) -> Option<String> {
+    let texts = refused.into_iter().map(|RefusedAddress { address, reason }| format!("{address}: {reason}"));
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| format!("floating addresses refused: {}", texts.join("; ")))
+}
+
+impl FloatingRequest {
+    fn read(endpoint: &WorkloadEndpoint, host: &str) -> FloatingRequest {
+        let spec = &endpoint.spec;
+        let mut wanted = Vec::new();
+        let mut unusable = Vec::new();
+        for nat in &spec.ip_nats {
+            let refuse = |reason| RefusedAddress { address: nat.external_ip.clone(), reason };
+            if wanted.len() == MAX_FLOATING_IPS {
+                unusable.push(refuse(FloatingRefusal::TooMany));
+                break;
+            }
+            let parsed = (nat.external_ip.parse::<IpAddr>(), nat.internal_ip.parse::<IpAddr>());
+            match parsed {
+                (Ok(external), Ok(internal))
+                    if external.is_ipv4() == internal.is_ipv4()
+                        && addresses(endpoint).any(|address| address == internal) =>
+                {
+                    wanted.push(FloatingIp { external, internal });
+                }
+                _ if unusable.len() < MAX_FLOATING_IPS => {
+                    unusable.push(refuse(FloatingRefusal::NotOwn));
+                }
+                _ => {}
+            }
+        }
+        FloatingRequest {
+            is_local: spec.node == host,
+            is_openstack: spec.orchestrator == OPENSTACK,
+            wanted,
+            unusable,
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Proof of absence: the one gate for everything that the controllers delete or release because an object is missing.
+//!
+//! A list without an object may be cut short, stale or of another cluster, so it is no proof. Before each such action the
+//! object is read on its own, and the action is admitted only if the API server reports that it does not exist. When a large
+//! share of the objects of a class is missing at once, a batch is admitted as a whole or not at all, and what is withheld is
+//! reported. The guard decides; the caller reads the objects and carries out the actions.
+
+use crate::balancer::ServiceName;
+use crate::node::garbage::Time;
+use crate::node::pods::PodName;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+use tortie_model::{Key, Kind};
+
+/// How long a node must be missing before anything of it is released; a shorter grace period of leaks shortens it.
+const NODE_GRACE: Duration = Duration::from_secs(60);
+/// Objects that are read in one round: the loop that reads them has other work to do.
+const MAX_PROOFS_PER_ROUND: usize = 500;
+/// Objects that cannot be read before a round ends: a server that is away would hold it up once for every claim.
+const MAX_FAILURES_PER_ROUND: usize = 3;
+/// Missing objects that are no reason for suspicion, whatever share they are.
+const MAX_UNSUSPICIOUS: usize = 5;
+/// Until an object that a list does not have but the server has is looked at again.
+const RECHECK_DELAY: Duration = Duration::from_secs(10);
+/// Until the next round, where one was not enough.
+const ROUND_DELAY: Duration = Duration::from_secs(1);
+
+/// Where an object is to be looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    Kubernetes,
+    Datastore,
+}
+
+/// What has to be absent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A pod that holds any of the addresses that were assigned to it, on a node as Kubernetes names it.
+    PodHold {
+        pod: PodName,
+        node: Option<String>,
+        addresses: Vec<IpAddr>,
+    },
+    /// A service whose addresses have this handle.
+    ServiceHold {
+        service: ServiceName,
+        handle: String,
+    },
+    /// A pool with this address, whatever its name.
+    PoolOfAddress {
+        address: IpAddr,
+    },
+    Object {
+        origin: Origin,
+        key: Key,
+    },
+}
+
+/// Which objects are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SubjectClass {
+    Pods,
+    Services,
+    Nodes,
+    PoolAddresses,
+    Profiles,
+    Policies,
+    Others,
+}
+
+/// An action and what has to be absent for it; nothing for one that follows from what is there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim<A> {
+    pub action: A,
+    pub absent: BTreeSet<Subject>,
+}
+
+/// How many objects of each class the datastore refers to, missing or not.
+pub type References = BTreeMap<SubjectClass, usize>;
+
+/// What came of the claims of one round.
+#[derive(Debug)]
+pub struct Admission<A> {
+    pub actions: Vec<A>,
+    /// When the claims that were not admitted should be made again.
+    pub retry: Option<Time>,
+}
+
+/// Numbers for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AbsenceCounters {
+    /// Objects that were read to prove that they do not exist.
+    pub proofs: u64,
+    /// Objects that a list did not have, and that exist.
+    pub contradictions: u64,
+    /// Objects that could not be read.
+    pub failures: u64,
+}
+
+/// A class of which so much is missing that nothing is done about it until all of it is confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Suspension {
+    missing: usize,
+    referenced: usize,
+    claims: usize,
+    reason: String,
+    until: Time,
+}
+
+/// Why an action cannot be admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Obstacle {
+    Exists { subject: Subject },
+    Unknown { subject: Subject, error: String },
+}
+
+#[derive(Debug)]
+pub struct AbsenceGuard {
+    node_grace: Duration,
+    /// From when on the lists of Kubernetes are complete.
+    synced: Option<Time>,
+    /// Nodes that were removed not longer ago than their grace period.
+    removed_nodes: BTreeMap<String, Time>,
+    /// Objects that exist though a list did not have them, and until when they are not read again.
+    contradicted: BTreeMap<Subject, Time>,
+    /// Objects that could not be read: the next round begins with the others.
+    failed: BTreeMap<(&'static str, SubjectClass), BTreeSet<Subject>>,
+    suspensions: BTreeMap<(&'static str, SubjectClass), Suspension>,
+    counters: AbsenceCounters,
+}
+
+impl<A> Claim<A> {
+    /// An action that follows from what is there.
+    pub fn certain(action: A) -> Claim<A> {
+        Claim { action, absent: BTreeSet::new() }
+    }
+
+    pub fn if_absent(action: A, subject: Subject) -> Claim<A> {
+        Claim { action, absent: BTreeSet::from([subject]) }
+    }
+}
+
+impl Subject {
+    pub fn kubernetes(key: Key) -> Subject {
+        Subject::Object { origin: Origin::Kubernetes, key }
+    }
+
+    /// A node as Kubernetes names it.
+    pub fn node(name: &str) -> Subject {
+        Subject::kubernetes(Key::resource(Kind::Node, "", name))
+    }
+
+    fn class(&self) -> SubjectClass {
+        match self {
+            Subject::PodHold { .. } => SubjectClass::Pods,
+            Subject::ServiceHold { .. } => SubjectClass::Services,
+            Subject::PoolOfAddress { .. } => SubjectClass::PoolAddresses,
+            Subject::Object { key, .. } => SubjectClass::of(key),
+        }
+    }
+}
+
+impl SubjectClass {
+    pub fn of(key: &Key) -> SubjectClass {
+        match key {
+            Key::Resource { kind: Kind::Node, .. } => SubjectClass::Nodes,
+            Key::Resource { kind: Kind::Profile, .. } => SubjectClass::Profiles,
+            Key::Resource { kind: Kind::NetworkPolicy, .. } => SubjectClass::Policies,
+            _ => SubjectClass::Others,
+        }
+    }
+}
+
+impl fmt::Display for SubjectClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubjectClass::Pods => "pods",
+            SubjectClass::Services => "services",
+            SubjectClass::Nodes => "nodes",
+            SubjectClass::PoolAddresses => "pools of addresses",
+            SubjectClass::Profiles => "namespaces and service accounts",
+            SubjectClass::Policies => "network policies",
+            SubjectClass::Others => "objects",
+        })
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::PodHold { pod, .. } => write!(f, "Pod({}/{})", pod.namespace, pod.name),
+            Subject::ServiceHold { service, .. } => {
+                write!(f, "Service({}/{})", service.namespace, service.name)
+            }
+            Subject::PoolOfAddress { address } => write!(f, "IPPool(of {address})"),
+            Subject::Object { key, .. } => write!(f, "{key}"),
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Exists { subject } => write!(f, "{subject} exists"),
+            Obstacle::Unknown { subject, error } => {
+                write!(f, "whether {subject} exists is not known: {error}")
+            }
+        }
+    }
+}
+
+impl Default for AbsenceGuard {
+    fn default() -> AbsenceGuard {
+        AbsenceGuard {
+            node_grace: NODE_GRACE,
+            synced: None,
+            removed_nodes: BTreeMap::new(),
+            contradicted: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            suspensions: BTreeMap::new(),
+            counters: AbsenceCounters::default(),
+        }
+    }
+}
+
+impl AbsenceGuard {
+    pub fn set_leak_grace(&mut self, grace: Option<Duration>) {
+        self.node_grace = grace.unwrap_or(NODE_GRACE).min(NODE_GRACE);
+    }
+
+    /// The lists of Kubernetes are complete: from now on what is missing is being missed.
+    pub fn mark_synced(&mut self, now: Time) {
+        self.synced.get_or_insert(now);
+    }
+
+    pub fn put_node(&mut self, name: &str) {
+        self.removed_nodes.remove(name);
+    }
+
+    pub fn remove_node(&mut self, name: &str, now: Time) {
+        let grace = self.node_grace;
+        // One that is older has been missing for long enough, like those that were never there.
+        self.removed_nodes.retain(|_, since| now.saturating_sub(*since) < grace);
+        self.removed_nodes.insert(name.to_owned(), now);
+    }
+
+    pub fn counters(&self) -> AbsenceCounters {
+        self.counters
+    }
+
+    /// Actions that are withheld.
+    pub fn withheld(&self) -> usize {
+        self.suspensions.values().map(|suspension| suspension.claims).sum()
+    }
+
+    /// What is withheld and why, for the readiness of the controllers.
+    pub fn report(&self) -> Result<(), String> {
+        if self.suspensions.is_empty() {
+            return Ok(());
+        }
+        let reasons = self.suspensions.iter().map(|((_, class), suspension)| {
+            let Suspension { missing, referenced, claims, reason, .. } = suspension;
+            format!("{missing} of {referenced} {class} are missing from lists, {claims} actions are withheld: {reason}")
+        });
+        Err(reasons.collect::<Vec<String>>().join("; "))
+    }
+
+    /// Admits the claims whose subjects are proven to be absent, and those that need no proof. `scope` names the caller, which
+    /// makes all its claims again in the next round.
+    pub async fn admit<A, E: fmt::Display>(
+        &mut self,
+        scope: &'static str,
+        claims: Vec<Claim<A>>,
+        references: &References,
+        now: Time,
+        is_absent: impl AsyncFn(&Subject) -> Result<bool, E>,
+    ) -> Admission<A> {
+        let mut admission = Admission { actions: Vec::new(), retry: None };
+        let mut classes: BTreeMap<SubjectClass, Vec<Claim<A>>> = BTreeMap::new();
+        for claim in claims {
+            match claim.absent.first().map(Subject::class) {
+                Some(class) => classes.entry(class).or_default().push(claim),
+                None => admission.actions.push(claim.action),
+            }
+        }
+        self.contradicted.retain(|_, until| *until > now);
+        let suspended: Vec<_> = self.suspensions.keys().filter(|(of, _)| *of == scope).copied().collect();
+        for key in suspended.into_iter().filter(|(_, class)| !classes.contains_key(class)) {
+            self.resume(key);
+        }
+        self.failed.retain(|(of, class), _| *of != scope || classes.contains_key(class));
+        for (class, claims) in classes {
+            let referenced = references.get(&class).copied().unwrap_or_default();
+            let round = self.admit_class((scope, class), claims, referenced, now, &is_absent).await;
+            admission.actions.extend(round.actions);
+            admission.retry = earliest(admission.retry, round.retry);
+        }
+        admission
+    }
+
+    async fn admit_class<A, E: fmt::Display>(
+        &mut self,
+        key: (&'static str, SubjectClass),
+        mut claims: Vec<Claim<A>>,
+        referenced: usize,
+        now: Time,
+        is_absent: &impl AsyncFn(&Subject) -> Result<bool, E>,
+    ) -> Admission<A> {
+        let mut admission = Admission { actions: Vec::new(), retry: None };
+        let missing = claims.iter().filter_map(|claim| claim.absent.first()).collect::<BTreeSet<_>>().len();
+        let referenced = referenced.max(missing);
+        let is_large = missing * 2 > referenced && (missing > MAX_UNSUSPICIOUS || missing == referenced);
+        let suspended_until = self.suspensions.get(&key).map(|suspension| suspension.until);
+        if let Some(until) = suspended_until.filter(|until| is_large && *until > now) {
+            admission.retry = Some(until);
+            return admission;
+        }
+        let mut failed = self.failed.remove(&key).unwrap_or_default();
+        failed.retain(|subject| claims.iter().any(|claim| claim.absent.contains(subject)));
+        claims.sort_by_key(|claim| claim.absent.iter().any(|subject| failed.contains(subject)));
+        let (total, mut proven, mut failures) = (claims.len(), BTreeSet::new(), 0);
+        for claim in claims {
+            let until = claim.absent.iter().filter_map(|subject| self.postponement(subject, is_large)).max();
+            if let Some(until) = until.filter(|until| *until > now) {
+                admission.retry = earliest(admission.retry, Some(until));
+                continue;
+            }
+            if proven.len() >= MAX_PROOFS_PER_ROUND {
+                admission.retry = earliest(admission.retry, Some(now + ROUND_DELAY));
+                break;
+            }
+            let Some(obstacle) = self.find_obstacle(&claim, &mut proven, now, is_absent).await else {
+                failed.retain(|subject| !claim.absent.contains(subject));
+                admission.actions.push(claim.action);
+                continue;
+            };
+            let until = now + RECHECK_DELAY;
+            admission.retry = earliest(admission.retry, Some(until));
+            if is_large {
+                admission.actions.clear();
+                let reason = obstacle.to_string();
+                self.suspend(key, Suspension { missing, referenced, claims: total, reason, until });
+                return admission;
+            }
+            if let Obstacle::Unknown { subject, .. } = obstacle {
+                failed.insert(subject);
+                failures += 1;
+                if failures >= MAX_FAILURES_PER_ROUND {
+                    break;
+                }
+            }
+        }
+        if !failed.is_empty() {
+            self.failed.insert(key, failed);
+        }
+        self.resume(key);
+        admission
+    }
+
+    /// Until when nothing is done about an object that is missing. Where a large share is, one that exists is an obstacle to the
+    /// whole batch and not postponed.
+    fn postponement(&self, subject: &Subject, is_large: bool) -> Option<Time> {
+        let contradicted = self.contradicted.get(subject).copied().filter(|_| !is_large);
+        let grace = match subject {
+            Subject::Object {
+                origin: Origin::Kubernetes,
+                key: Key::Resource { kind: Kind::Node, name, .. },
+            } => {
+                let since = self.removed_nodes.get(name).copied().or(self.synced).unwrap_or(Time::MAX);
+                Some(since.saturating_add(self.node_grace))
+            }
+            _ => None,
+        };
+        contradicted.max(grace)
+    }
+
+    /// Why a claim cannot be admitted. What is found out about its subjects goes into `proven`.
+    async fn find_obstacle<A, E: fmt::Display>(
+        &mut self,
+        claim: &Claim<A>,
+        proven: &mut BTreeSet<Subject>,
+        now: Time,
+        is_absent: &impl AsyncFn(&Subject) -> Result<bool, E>,
+    ) -> Option<Obstacle> {
+        for subject in claim.absent.iter() {
+            if self.contradicted.contains_key(subject) {
+                return Some(Obstacle::Exists { subject: subject.clone() });
+            }
+            if proven.contains(subject) {
+                continue;
+            }
+            self.counters.proofs += 1;
+            match is_absent(subject).await {
+                Ok(true) => _ = proven.insert(subject.clone()),
+                Ok(false) => {
+                    self.counters.contradictions += 1;
+                    self.contradicted.insert(subject.clone(), now + RECHECK_DELAY);
+                    tracing::debug!(%subject, "kept: it is missing from a list, but exists");
+                    return Some(Obstacle::Exists { subject: subject.clone() });
+                }
+                Err(error) => {
+                    self.counters.failures += 1;
+                    tracing::warn!(%error, %subject, "kept: whether it exists is not known");
+                    return Some(Obstacle::Unknown { subject: subject.clone(), error: error.to_string() });
+                }
+            }
+        }
+        None
+    }
+
+    fn suspend(&mut self, key: (&'static str, SubjectClass), suspension: Suspension) {
+        let Suspension { missing, referenced, claims, reason, .. } = &suspension;
+        if !self.suspensions.contains_key(&key) {
+            tracing::warn!(
+                scope = key.0,
+                class = %key.1,
+                missing,
+                referenced,
+                claims,
+                reason,
+                "a large share of objects is missing from lists; nothing is released or deleted until every absence is confirmed"
+            );
+        }
+        self.suspensions.insert(key, suspension);
+    }
+
+    fn resume(&mut self, key: (&'static str, SubjectClass)) {
+        if self.suspensions.remove(&key).is_some() {
+            tracing::info!(scope = key.0, class = %key.1, "absences are confirmed or objects are back; releases and deletions go on");
+        }
+    }
+}
+
+fn earliest(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

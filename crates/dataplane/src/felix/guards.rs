@@ -1,0 +1,282 @@
+//! Which endpoints that our table guards Felix's chains guard too. Policy may be handed to Felix when all of them are.
+//!
+//! A chain of Felix counts only if the kernel comes to it: Felix writes chains before the rules that lead there, and leaves
+//! chains behind that nothing leads to any more.
+
+use super::{CHAIN, legacy, strip_table};
+use crate::error::{Error, Result};
+use crate::kernel::{Entry, Kernel};
+use crate::netns::Netns;
+use crate::policy::nft::foreign::observed::{ForeignRule, looked_up_sets};
+use crate::policy::{GuardedEndpoint, guarded_endpoints};
+use ipnet::IpNet;
+use nlink::netlink::nftables::{self as wire, ChainType, Family, SetElement, SetElementData, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use tortie_plan::Table;
+
+/// Numbers of the kernel's hooks.
+pub(super) const INPUT: u32 = 1;
+pub(super) const FORWARD: u32 = 2;
+/// The interface by which Felix calls a host endpoint of all interfaces.
+const ALL_INTERFACES: &str = "any-interface-at-all";
+
+/// An endpoint that our table guards and Felix's chains do not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MissingGuard {
+    pub interface: String,
+    pub ipv6: bool,
+}
+
+impl fmt::Display for MissingGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.interface, if self.ipv6 { "IPv6" } else { "IPv4" })
+    }
+}
+
+/// The interface by which Felix calls an endpoint.
+fn interface_of(endpoint: &GuardedEndpoint) -> &str {
+    match endpoint {
+        GuardedEndpoint::Workload(interface) | GuardedEndpoint::Host(Some(interface)) => interface,
+        GuardedEndpoint::Host(None) => ALL_INTERFACES,
+    }
+}
+
+/// Felix's chains that guard an endpoint, each with the hook from which the kernel comes to it.
+fn chains_of(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
+    let interface = interface_of(endpoint);
+    match endpoint {
+        GuardedEndpoint::Workload(_) => vec![
+            (FORWARD, format!("{CHAIN}fw-{interface}")),
+            (FORWARD, format!("{CHAIN}tw-{interface}")),
+            (INPUT, format!("{CHAIN}fw-{interface}")),
+        ],
+        GuardedEndpoint::Host(_) => vec![(INPUT, format!("{CHAIN}fh-{interface}"))],
+    }
+}
+
+/// Endpoints that our table guards and Felix's chains do not, for each family in which there can be packets. A Felix that writes no
+/// IPv6 chains at all leaves host endpoints without them.
+pub async fn missing_guards(netns: &Netns) -> Result<Vec<MissingGuard>> {
+    let kernel = Kernel::open(netns)?;
+    let links: BTreeMap<String, u32> =
+        kernel.links().await?.into_iter().map(|link| (link.name, link.index)).collect();
+    let mut guarded = guarded_endpoints(netns).await?;
+    // What is gone gets no packets, and Felix makes no chains for it.
+    guarded.retain(|endpoint| match endpoint {
+        GuardedEndpoint::Workload(name) | GuardedEndpoint::Host(Some(name)) => links.contains_key(name),
+        GuardedEndpoint::Host(None) => true,
+    });
+    if guarded.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (routes, addresses) = (kernel.routes().await?, kernel.addresses().await?);
+    let host_has_ipv6 = addresses.iter().any(|(_, net)| is_routed_ipv6(net));
+    let mut needs = Vec::new();
+    for endpoint in guarded {
+        let index = links.get(interface_of(&endpoint)).copied();
+        for ipv6 in [false, true] {
+            let (has_packets, is_certain) = match endpoint {
+                // One that nothing is routed to may be reached by any family.
+                GuardedEndpoint::Workload(_) => {
+                    has_routes(&routes, index, ipv6).map_or((true, !ipv6), |routed| (routed, true))
+                }
+                GuardedEndpoint::Host(_) => (!ipv6 || host_has_ipv6, !ipv6),
+            };
+            if has_packets {
+                needs.push(GuardNeed { endpoint: endpoint.clone(), ipv6, is_certain });
+            }
+        }
+    }
+    let mut programs = nft_programs(netns).await?;
+    let missing = unmet_needs(&needs, &programs);
+    if missing.is_empty() {
+        return Ok(missing);
+    }
+    // Only now: the program that reads these may not be installed.
+    programs.extend(legacy::programs(netns).await?);
+    Ok(unmet_needs(&needs, &programs))
+}
+
+/// An endpoint that gets packets of a family.
+#[derive(Debug)]
+struct GuardNeed {
+    endpoint: GuardedEndpoint,
+    ipv6: bool,
+    /// Also if Felix has no chains of the family at all.
+    is_certain: bool,
+}
+
+fn unmet_needs(needs: &[GuardNeed], programs: &[FilterProgram]) -> Vec<MissingGuard> {
+    let of_family = |ipv6: bool| programs.iter().filter(move |program| program.ipv6 == ipv6);
+    let is_unmet = |need: &&GuardNeed| {
+        let is_needed = need.is_certain || of_family(need.ipv6).next().is_some();
+        is_needed && !of_family(need.ipv6).any(|program| program.guards(&need.endpoint))
+    };
+    let unmet = needs.iter().filter(is_unmet);
+    unmet
+        .map(|need| MissingGuard { interface: interface_of(&need.endpoint).to_owned(), ipv6: need.ipv6 })
+        .collect()
+}
+
+/// Whether a family is routed to an interface; none if nothing is.
+fn has_routes(routes: &[Entry], interface: Option<u32>, ipv6: bool) -> Option<bool> {
+    let through = |entry: &&Entry| {
+        let net = entry.destination();
+        entry.key.table == Table::MAIN
+            && interface.is_some_and(|index| entry.target.uses(index))
+            && (net.addr().is_ipv4() || is_routed_ipv6(&net))
+    };
+    let mut families = routes.iter().filter(through).map(|entry| entry.destination().addr().is_ipv6());
+    let first = families.next()?;
+    Some(first == ipv6 || families.any(|family| family == ipv6))
+}
+
+fn is_routed_ipv6(net: &IpNet) -> bool {
+    match net.addr() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => {
+            !address.is_unicast_link_local() && !address.is_multicast() && !address.is_loopback()
+        }
+    }
+}
+
+/// The filter chains of one family that one variant of Felix writes: which chain leads to which.
+#[derive(Debug, Default)]
+pub(super) struct FilterProgram {
+    pub ipv6: bool,
+    /// The chains that the kernel enters by itself, by hook.
+    pub entries: Vec<(u32, String)>,
+    /// Chains that have rules, and where those lead.
+    pub targets: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl FilterProgram {
+    fn guards(&self, endpoint: &GuardedEndpoint) -> bool {
+        chains_of(endpoint).iter().all(|(hook, chain)| self.reaches(*hook, chain))
+    }
+
+    /// Whether packets at a hook can come to a chain that has rules.
+    fn reaches(&self, hook: u32, wanted: &str) -> bool {
+        let entries = self.entries.iter().filter(|(number, _)| *number == hook);
+        let mut waiting: Vec<&str> = entries.map(|(_, chain)| chain.as_str()).collect();
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        while let Some(chain) = waiting.pop() {
+            let Some(targets) = self.targets.get(chain) else { continue };
+            if strip_table(chain) == wanted {
+                return true;
+            }
+            if seen.insert(chain) {
+                waiting.extend(targets.iter().map(String::as_str));
+            }
+        }
+        false
+    }
+}
+
+async fn nft_programs(netns: &Netns) -> Result<Vec<FilterProgram>> {
+    let connection = netns.nftables()?;
+    let describe = |error: nlink::Error| Error::kernel("tables of Felix", &error);
+    let chains = connection.list_chains().await.map_err(describe)?;
+    let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
+    let mut tables: Vec<(Family, &str)> = Vec::new();
+    for chain in
+        chains.iter().filter(|chain| of_ip(chain.family) && strip_table(&chain.name).starts_with(CHAIN))
+    {
+        if !tables.contains(&(chain.family, &chain.table)) {
+            tables.push((chain.family, &chain.table));
+        }
+    }
+    let mut programs = Vec::new();
+    for (family, table) in tables {
+        let own = chains.iter().filter(|chain| chain.family == family && chain.table == table);
+        let entries = own
+            .filter(|chain| chain.chain_type == Some(ChainType::Filter))
+            .filter_map(|chain| Some((chain.hook?, chain.name.clone())))
+            .collect();
+        let mut program = FilterProgram { ipv6: family == Family::Ip6, entries, ..FilterProgram::default() };
+        let mut maps: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for set in connection.list_sets_in(table, family).await.map_err(describe)? {
+            if set.data_type == Some(wire::NFT_DATA_VERDICT) {
+                let elements =
+                    connection.list_set_elements(table, &set.name, family).await.map_err(describe)?;
+                maps.insert(set.name, elements.iter().filter_map(chain_of).collect());
+            }
+        }
+        for rule in connection.list_rules(table, family).await.map_err(describe)? {
+            let lookups = looked_up_sets(&rule);
+            let by_map = lookups.iter().filter_map(|name| maps.get(name)).flatten().cloned();
+            let targets = program.targets.entry(rule.chain.clone()).or_default();
+            targets.extend(ForeignRule::new(&rule).target);
+            targets.extend(by_map);
+        }
+        programs.push(program);
+    }
+    Ok(programs)
+}
+
+/// The chain to which an element of a verdict map leads.
+fn chain_of(element: &SetElement) -> Option<String> {
+    match element.data()? {
+        SetElementData::Verdict(Verdict::JumpTo(chain) | Verdict::GotoTo(chain)) => Some(chain.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(rules: &[(&str, &[&str])]) -> FilterProgram {
+        let targets = rules.iter().map(|(chain, targets)| {
+            ((*chain).to_owned(), targets.iter().map(|target| (*target).to_owned()).collect())
+        });
+        let entries = vec![(INPUT, "INPUT".to_owned()), (FORWARD, "FORWARD".to_owned())];
+        FilterProgram { ipv6: false, entries, targets: targets.collect() }
+    }
+
+    #[test]
+    fn felix_guards_what_the_kernel_comes_to() {
+        let workload = GuardedEndpoint::Workload("cali1".into());
+        let mut rules: Vec<(&str, &[&str])> = vec![
+            ("INPUT", &["cali-INPUT"]),
+            ("FORWARD", &["cali-FORWARD"]),
+            ("cali-INPUT", &["cali-wl-to-host"]),
+            ("cali-wl-to-host", &["cali-from-wl-dispatch"]),
+            ("cali-FORWARD", &["cali-from-wl-dispatch", "cali-to-wl-dispatch"]),
+            // Chains that lead to each other are no endless way.
+            ("cali-from-wl-dispatch", &["cali-fw-cali1", "cali-FORWARD"]),
+            ("cali-to-wl-dispatch", &["cali-tw-cali1"]),
+            ("cali-fw-cali1", &[]),
+            ("cali-tw-cali1", &[]),
+        ];
+        assert!(program(&rules).guards(&workload));
+        assert!(!program(&rules).guards(&GuardedEndpoint::Workload("cali2".into())));
+        for missing in 0..rules.len() {
+            let mut some = rules.clone();
+            let (chain, _) = some.remove(missing);
+            assert!(!program(&some).guards(&workload), "without rules in {chain}");
+        }
+        rules[1] = ("FORWARD", &[]);
+        assert!(!program(&rules).guards(&workload), "nothing leads there");
+    }
+
+    #[test]
+    fn a_felix_without_ipv6_guards_host_endpoints() {
+        let host = GuardedEndpoint::Host(Some("eth0".into()));
+        let need = |ipv6, is_certain| GuardNeed { endpoint: host.clone(), ipv6, is_certain };
+        let needs = [need(false, true), need(true, false)];
+        let guard = || program(&[("INPUT", &["cali-fh-eth0"]), ("cali-fh-eth0", &[])]);
+        let shown = |needs: &[GuardNeed], programs: &[FilterProgram]| -> Vec<String> {
+            unmet_needs(needs, programs).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(shown(&needs, &[]), ["eth0 (IPv4)"]);
+        assert_eq!(shown(&needs, &[guard()]), [""; 0]);
+        let of_ipv6 = |program| FilterProgram { ipv6: true, ..program };
+        assert_eq!(shown(&needs, &[guard(), of_ipv6(program(&[]))]), ["eth0 (IPv6)"]);
+        assert_eq!(shown(&needs, &[guard(), of_ipv6(guard())]), [""; 0]);
+        // Of a workload with routes of the family, whatever Felix writes.
+        assert_eq!(shown(&[need(true, true)], &[guard()]), ["eth0 (IPv6)"]);
+    }
+}

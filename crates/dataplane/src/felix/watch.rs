@@ -1,0 +1,86 @@
+//! Notices a Felix that is started beside us. Two policy engines judge each packet then, and each drops what it denies.
+
+use super::{CHAIN, TABLES, legacy, strip_table};
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use nlink::netlink::nftables::Family;
+use std::time::Duration;
+
+/// Between two looks, however often others change their chains.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// The kernel does not report changes of legacy tables, and reading them takes a program that the dataplane waits for.
+const LEGACY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Looks for Felix's chains once its leftovers are gone.
+pub(crate) struct FelixWatch {
+    netns: Netns,
+    in_nftables: bool,
+    in_legacy: bool,
+    /// Others have changed chains of nf_tables since the last look.
+    stale: bool,
+    not_before: Duration,
+    legacy_due: Duration,
+}
+
+impl FelixWatch {
+    pub fn new(netns: Netns) -> FelixWatch {
+        FelixWatch {
+            netns,
+            in_nftables: false,
+            in_legacy: false,
+            stale: true,
+            not_before: Duration::ZERO,
+            legacy_due: Duration::ZERO,
+        }
+    }
+
+    /// Others may have changed chains of nf_tables.
+    pub fn invalidate(&mut self) {
+        self.stale = true;
+    }
+
+    pub fn is_present(&self) -> bool {
+        self.in_nftables || self.in_legacy
+    }
+
+    pub async fn look(&mut self, now: Duration) {
+        let before = self.is_present();
+        self.refresh(now).await;
+        match (before, self.is_present()) {
+            (false, true) => tracing::warn!(
+                "Felix's chains appeared: two policy engines; stop calico-node, or stop this node and run `tortie node --leave`"
+            ),
+            (true, false) => tracing::info!("Felix's chains are gone"),
+            _ => {}
+        }
+    }
+
+    /// A look that fails leaves the result of the last one: chains in nf_tables are reported also where legacy tables cannot
+    /// be read.
+    async fn refresh(&mut self, now: Duration) {
+        if self.stale && now >= self.not_before {
+            self.not_before = now + LOOK_INTERVAL;
+            match has_chains(&self.netns).await {
+                Ok(present) => (self.in_nftables, self.stale) = (present, false),
+                Err(error) => tracing::debug!(%error, "cannot look for chains of Felix in nf_tables"),
+            }
+        }
+        if now >= self.legacy_due {
+            self.legacy_due = now + LEGACY_INTERVAL;
+            match legacy::programs(&self.netns).await {
+                Ok(programs) => self.in_legacy = !programs.is_empty(),
+                Err(error) => tracing::debug!(%error, "cannot look for chains of Felix in legacy tables"),
+            }
+        }
+    }
+}
+
+async fn has_chains(netns: &Netns) -> Result<bool> {
+    let chains = netns.nftables()?.list_chains().await;
+    let chains = chains.map_err(|error| Error::kernel("tables of Felix", &error))?;
+    let of_ip = |family: Family| [Family::Ip, Family::Ip6].contains(&family);
+    Ok(chains.iter().any(|chain| {
+        TABLES.contains(&(chain.family, chain.table.as_str()))
+            || of_ip(chain.family) && strip_table(&chain.name).starts_with(CHAIN)
+    }))
+}

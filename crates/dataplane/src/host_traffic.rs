@@ -1,0 +1,45 @@
+//! Frees what the host itself sends from the floating addresses of workloads.
+//!
+//! Earlier versions translated it in the chain `floating-out`, for any address that a pod had named. Where that was the
+//! API server's, the daemon cannot read the datastore that would tell it to remove the chain, so the chain goes before.
+
+use crate::error::{Error, Result};
+use crate::kernel::{Entry, Kernel, Target, forget_flows};
+use crate::netns::Netns;
+use crate::policy;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use tortie_plan::Table;
+
+/// Written by the kernel itself.
+const KERNEL: u8 = 2;
+
+/// Removes the translation, the routes and the connections of the host to floating addresses; what other hosts and
+/// workloads send to them is translated as before. Returns how many addresses there were; none on hosts where only this
+/// version has run.
+pub async fn free_host_traffic(host: &Netns) -> Result<usize> {
+    let addresses = policy::remove_host_translation(host).await?;
+    if addresses.is_empty() {
+        return Ok(0);
+    }
+    let kernel = Kernel::open(host)?;
+    let routes = kernel.routes().await?;
+    let stale: Vec<&Entry> = routes.iter().filter(|entry| leads_to(&addresses, entry)).collect();
+    let failed = kernel.delete_routes(&stale).await;
+    forget_flows(host, &addresses).await;
+    match failed.into_iter().next() {
+        Some((_, refusal)) => {
+            Err(Error::Kernel { object: "route of a floating address".into(), reason: refusal.reason })
+        }
+        None => Ok(addresses.len()),
+    }
+}
+
+fn leads_to(addresses: &BTreeSet<IpAddr>, entry: &Entry) -> bool {
+    let destination = entry.destination();
+    destination.prefix_len() == destination.max_prefix_len()
+        && addresses.contains(&destination.addr())
+        && entry.key.table == Table::MAIN
+        && entry.protocol != KERNEL
+        && matches!(entry.target, Target::Device(_))
+}

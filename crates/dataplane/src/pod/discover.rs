@@ -1,0 +1,153 @@
+//! Finds workloads that another program has wired: the host's end by its name, the other end in the named namespaces of
+//! container runtimes. Reads the kernel and changes nothing.
+
+use super::{HOST_MAC, link};
+use crate::error::{Error, Result};
+use crate::kernel::mac;
+use crate::netns::Netns;
+use nlink::netlink::messages::LinkMessage;
+use nlink::{Connection, Route};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Directories in which runtimes keep the namespaces of containers.
+const NAMESPACE_DIRS: [&str; 4] =
+    ["/run/netns", "/var/run/netns", "/run/docker/netns", "/var/run/docker/netns"];
+
+/// `NETNSA_NSID_NOT_ASSIGNED`: no interface of the host leads there. Another host on the same machine, as in a lab, may have
+/// workloads with the same indices and addresses.
+const UNRELATED_NAMESPACE: u32 = u32::MAX;
+
+/// A workload as the datastore describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSearch {
+    pub host_interface: String,
+    pub container_interface: String,
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A workload whose host end is a veth of this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiscoveredPod {
+    /// The namespace that has the other end and the addresses; none if no runtime has named it.
+    pub netns: Option<PathBuf>,
+    /// Of the other end, if it was found.
+    pub mac: Option<[u8; 6]>,
+    pub mtu: u32,
+    /// The host's end has the MAC that the plugins of Calico, and ours, give it.
+    pub has_host_mac: bool,
+}
+
+/// Returns for each search, in the same order, the workload if its host end exists.
+pub async fn discover(host: &Netns, searches: &[PodSearch]) -> Result<Vec<Option<DiscoveredPod>>> {
+    let mut found = vec![None; searches.len()];
+    let outside = host.rtnetlink()?;
+    let links = links(&outside).await?;
+    let ends: BTreeMap<&str, &LinkMessage> = links
+        .iter()
+        .filter(|link| link.kind() == Some("veth"))
+        .map(|link| (link.name_or(""), link))
+        .collect();
+    let mut open = Vec::new();
+    for (index, search) in searches.iter().enumerate() {
+        if let Some(far) = ends.get(search.host_interface.as_str()) {
+            found[index] =
+                Some(DiscoveredPod { has_host_mac: has_host_mac(far), ..DiscoveredPod::default() });
+            open.push((index, *far));
+        }
+    }
+    for path in namespaces() {
+        if open.is_empty() {
+            break;
+        }
+        let pods = match pods_inside(&outside, &path, searches, &open).await {
+            Ok(pods) => pods,
+            Err(error) => {
+                tracing::debug!(%error, path = %path.display(), "cannot look for workloads in a namespace");
+                continue;
+            }
+        };
+        open.retain(|(index, _)| !pods.contains_key(index));
+        for (index, pod) in pods {
+            found[index] = Some(pod);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a namespace has the other end of the host's interface, with these addresses.
+pub async fn is_wired(host: &Netns, netns: &Path, search: &PodSearch) -> Result<bool> {
+    let outside = host.rtnetlink()?;
+    let Some(far) = link::find(&outside, &search.host_interface).await? else { return Ok(false) };
+    Ok(!pods_inside(&outside, netns, std::slice::from_ref(search), &[(0, &far)]).await?.is_empty())
+}
+
+/// Whether a namespace has an interface of this name already. One that is gone has none.
+pub async fn has_interface(netns: &Path, name: &str) -> Result<bool> {
+    match Netns::open(netns) {
+        Ok(container) => Ok(link::find(&container.rtnetlink()?, name).await?.is_some()),
+        Err(Error::NamespaceGone { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The interfaces of the host have been read before: that gives an id to the namespace of each other end.
+async fn pods_inside(
+    outside: &Connection<Route>,
+    path: &Path,
+    searches: &[PodSearch],
+    open: &[(usize, &LinkMessage)],
+) -> Result<BTreeMap<usize, DiscoveredPod>> {
+    let container = Netns::open(path)?;
+    let id = outside.get_nsid(container.handle()).await;
+    if id.map_err(|error| Error::kernel("id of a namespace", &error))? == UNRELATED_NAMESPACE {
+        return Ok(BTreeMap::new());
+    }
+    let inside = container.rtnetlink()?;
+    let (links, mut present) = (links(&inside).await?, None);
+    let mut pods = BTreeMap::new();
+    for (index, far) in open {
+        let search = &searches[*index];
+        let is_other_end = |near: &&LinkMessage| {
+            near.name() == Some(search.container_interface.as_str())
+                && near.link() == Some(far.ifindex())
+                && far.link() == Some(near.ifindex())
+        };
+        let Some(near) = links.iter().find(is_other_end) else { continue };
+        // Indices are unique within one namespace only: the addresses show that it is the same workload.
+        if present.is_none() {
+            let listed = inside.get_addresses().await;
+            present = Some(listed.map_err(|error| Error::kernel("list of addresses", &error))?);
+        }
+        let has = |address: &IpAddr| {
+            present.iter().flatten().any(|message| {
+                message.ifindex() == near.ifindex() && message.local().or(message.address()) == Some(address)
+            })
+        };
+        if search.addresses.is_empty() || !search.addresses.iter().all(has) {
+            continue;
+        }
+        let mac = near.address().and_then(mac);
+        let mtu = near.mtu().unwrap_or(0);
+        let has_host_mac = has_host_mac(far);
+        pods.insert(*index, DiscoveredPod { netns: Some(path.to_owned()), mac, mtu, has_host_mac });
+    }
+    Ok(pods)
+}
+
+fn has_host_mac(far: &LinkMessage) -> bool {
+    far.address() == Some(&HOST_MAC[..])
+}
+
+async fn links(connection: &Connection<Route>) -> Result<Vec<LinkMessage>> {
+    connection.get_links().await.map_err(|error| Error::kernel("list of interfaces", &error))
+}
+
+fn namespaces() -> Vec<PathBuf> {
+    // `/var/run` is usually a link to `/run`.
+    let dirs: BTreeSet<PathBuf> =
+        NAMESPACE_DIRS.iter().filter_map(|dir| std::fs::canonicalize(dir).ok()).collect();
+    let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+    entries.filter_map(|entry| entry.ok()).map(|entry| entry.path()).collect()
+}

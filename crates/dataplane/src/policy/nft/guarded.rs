@@ -1,0 +1,44 @@
+//! The endpoints that the kernel's table guards. Whoever wrote it need not run.
+
+use super::foreign::observed::ForeignRule;
+use super::message::TABLE;
+use super::render::names;
+use super::table::TableFamily;
+use crate::error::{Error, Result};
+use crate::netns::Netns;
+use crate::policy::GuardedEndpoint;
+use nlink::netlink::nftables::Family;
+use std::collections::BTreeSet;
+use tortie_plan::Direction;
+
+/// None if there is no table.
+pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedEndpoint>> {
+    let connection = netns.nftables()?;
+    let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
+    let mut guarded = BTreeSet::new();
+    let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
+    if !tables.iter().any(|table| table.name == TABLE) {
+        return Ok(guarded);
+    }
+    let to_workload = names::workload("", Direction::Ingress);
+    for chain in connection.list_chains_in(TABLE, Family::Inet).await.map_err(describe)? {
+        let interface = chain.name.strip_prefix(&to_workload);
+        guarded.extend(interface.map(|interface| GuardedEndpoint::Workload(interface.to_owned())));
+    }
+    let sets = connection.list_sets_in(TABLE, Family::Inet).await.map_err(describe)?;
+    if sets.iter().any(|set| set.name == names::HOST_IN) {
+        let elements = connection.list_set_elements(TABLE, names::HOST_IN, Family::Inet).await;
+        for element in elements.map_err(describe)? {
+            let interface = String::from_utf8_lossy(element.key()).trim_end_matches('\0').to_owned();
+            guarded.insert(GuardedEndpoint::Host(Some(interface)));
+        }
+    }
+    // What the map does not find goes to the endpoint of all interfaces.
+    let everywhere = format!("{}/", names::HOST_IN);
+    for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
+        if ForeignRule::new(&rule).target.is_some_and(|target| target.starts_with(&everywhere)) {
+            guarded.insert(GuardedEndpoint::Host(None));
+        }
+    }
+    Ok(guarded)
+}

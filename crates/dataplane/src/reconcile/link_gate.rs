@@ -1,0 +1,209 @@
+//! Keeps workloads off the links of the host.
+//!
+//! A stored endpoint can name any interface. Where one of the interface prefixes covers the name, the link is a
+//! workload's. Other names are checked against the kernel: a link that the host itself uses gets no policy, routes or
+//! settings of a workload, and the endpoint is reported.
+
+use super::Core;
+use crate::failure::{Failure, KernelObject};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use thiserror::Error;
+use tortie_plan::{Plan, RouteKey, Update, Workload, WorkloadId, WorkloadPolicy};
+
+/// Why a link cannot be a workload's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum LinkRefusal {
+    #[error("it is the loopback of the host")]
+    Loopback,
+    #[error("it is a tunnel of the host")]
+    Tunnel,
+    #[error("it is a physical device of the host")]
+    Physical,
+    #[error("the host has the address {0} there")]
+    Address(IpAddr),
+    #[error("the default route of the host leads there")]
+    DefaultRoute,
+    #[error("it is the interface of a HostEndpoint")]
+    HostEndpoint,
+}
+
+/// A workload of the plan whose interface no prefix covers, or did not until its policy has moved too.
+#[derive(Debug, Default)]
+struct LinkClaim {
+    workload: Option<Workload>,
+    policy: Option<WorkloadPolicy>,
+    refusal: Option<RefusedLink>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RefusedLink {
+    interface: String,
+    reason: LinkRefusal,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LinkGate {
+    claims: BTreeMap<WorkloadId, LinkClaim>,
+    /// Interfaces that host endpoints name, by endpoint.
+    host_endpoints: BTreeMap<String, String>,
+}
+
+impl LinkClaim {
+    /// While an endpoint moves, its policy may still be on the former interface.
+    fn interfaces(&self) -> impl Iterator<Item = &str> {
+        let workload = self.workload.iter().map(|workload| workload.interface.as_str());
+        workload.chain(self.policy.iter().map(|policy| policy.interface.as_str()))
+    }
+
+    fn updates(&self, id: &WorkloadId) -> [Update; 2] {
+        let granted = self.refusal.is_none();
+        let policy = self.policy.clone().filter(|_| granted);
+        let workload = self.workload.clone().filter(|_| granted);
+        [Update::WorkloadPolicy(id.clone(), policy), Update::Workload(id.clone(), workload)]
+    }
+}
+
+impl Core {
+    /// Takes the workloads out of a new plan that are on links of the host.
+    pub fn withhold(&mut self, plan: &mut Plan) {
+        self.gate = LinkGate::default();
+        for (name, endpoint) in &plan.host_endpoints {
+            self.gate.host_endpoints.insert(name.clone(), endpoint.interface.clone());
+        }
+        for (id, workload) in &plan.workloads {
+            if !self.has_prefix(&workload.interface) {
+                self.gate.claims.entry(id.clone()).or_default().workload = Some(workload.clone());
+            }
+        }
+        for (id, policy) in &plan.workload_policies {
+            if !self.has_prefix(&policy.interface) {
+                self.gate.claims.entry(id.clone()).or_default().policy = Some(policy.clone());
+            }
+        }
+        self.review_links();
+        for (id, _) in self.gate.claims.iter().filter(|(_, claim)| claim.refusal.is_some()) {
+            plan.workloads.remove(id);
+            plan.workload_policies.remove(id);
+        }
+    }
+
+    /// Returns the changes that may be made: those of workloads on links of the host take away what there was before.
+    pub fn sift(&mut self, update: Update) -> Vec<Update> {
+        let (id, interface) = match &update {
+            Update::Workload(id, new) => (id, new.as_ref().map(|new| &new.interface)),
+            Update::WorkloadPolicy(id, new) => (id, new.as_ref().map(|new| &new.interface)),
+            Update::HostEndpoint(name, new) => {
+                self.gate.host_endpoints.remove(name);
+                let interface = new.as_ref().map(|endpoint| (name.clone(), endpoint.interface.clone()));
+                self.gate.host_endpoints.extend(interface);
+                return vec![update];
+            }
+            _ => return vec![update],
+        };
+        let id = id.clone();
+        let is_known = interface.is_none_or(|interface| self.has_prefix(interface));
+        if is_known && !self.gate.claims.contains_key(&id) {
+            return vec![update];
+        }
+        let claim = self.gate.claims.entry(id.clone()).or_default();
+        match &update {
+            Update::Workload(_, new) => claim.workload.clone_from(new),
+            Update::WorkloadPolicy(_, new) => claim.policy.clone_from(new),
+            _ => {}
+        }
+        let changed = self.review_claim(&id);
+        let Some(claim) = self.gate.claims.get(&id) else { return vec![update] };
+        if claim.refusal.is_some() {
+            return claim.updates(&id).into();
+        }
+        if claim.interfaces().all(|interface| self.has_prefix(interface)) {
+            self.gate.claims.remove(&id);
+        }
+        changed.map_or_else(|| vec![update], Vec::from)
+    }
+
+    /// Checks again which links are the host's, and returns what changes by that.
+    pub fn review_links(&mut self) -> Vec<Update> {
+        let ids: Vec<WorkloadId> = self.gate.claims.keys().cloned().collect();
+        ids.iter().filter_map(|id| self.review_claim(id)).flatten().collect()
+    }
+
+    fn review_claim(&mut self, id: &WorkloadId) -> Option<[Update; 2]> {
+        let refusal = self.gate.claims.get(id).and_then(|claim| self.find_refusal(claim));
+        let claim = self.gate.claims.get_mut(id)?;
+        if claim.refusal == refusal {
+            return None;
+        }
+        if let Some(RefusedLink { interface, reason }) = &refusal {
+            tracing::warn!(
+                interface,
+                %reason,
+                "an endpoint names an interface of the host; correct the WorkloadEndpoint"
+            );
+        }
+        claim.refusal = refusal;
+        Some(claim.updates(id))
+    }
+
+    /// Workloads that are kept off their links.
+    pub fn withheld(&self) -> impl Iterator<Item = Failure> {
+        self.gate.claims.iter().filter_map(|(id, claim)| {
+            let RefusedLink { interface, reason } = claim.refusal.as_ref()?;
+            let reason = format!("it cannot be the interface of a workload: {reason}");
+            let concerns = [id.clone()].into_iter().collect();
+            Some(Failure { object: KernelObject::interface(interface), concerns, reason })
+        })
+    }
+
+    fn has_prefix(&self, interface: &str) -> bool {
+        self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
+    }
+
+    fn find_refusal(&self, claim: &LinkClaim) -> Option<RefusedLink> {
+        claim.interfaces().find_map(|interface| {
+            let reason = self.judge_link(claim, interface)?;
+            Some(RefusedLink { interface: interface.to_owned(), reason })
+        })
+    }
+
+    fn judge_link(&self, claim: &LinkClaim, interface: &str) -> Option<LinkRefusal> {
+        if self.has_prefix(interface) {
+            return None;
+        }
+        if interface == "lo" {
+            return Some(LinkRefusal::Loopback);
+        }
+        if self.gate.host_endpoints.values().any(|name| name == interface) {
+            return Some(LinkRefusal::HostEndpoint);
+        }
+        if self.tunnel_called(interface).is_some() {
+            return Some(LinkRefusal::Tunnel);
+        }
+        let link = self.links.named(interface)?;
+        if link.is_tunnel() {
+            return Some(LinkRefusal::Tunnel);
+        }
+        if link.kind.is_none() {
+            return Some(LinkRefusal::Physical);
+        }
+        // Where BGP is spoken with the workload, the host has an address for that on its link.
+        let peering = claim.workload.as_ref().and_then(|workload| workload.bgp_peer.as_ref());
+        let is_ours = |address: &IpAddr| peering.is_some_and(|peer| peer.addresses.contains(address));
+        let mut addresses = self.links.addresses_of(link.index).filter(|address| !is_link_local(*address));
+        if let Some(address) = addresses.find(|address| !is_ours(address)) {
+            return Some(LinkRefusal::Address(address));
+        }
+        let everywhere = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+        let mut defaults = everywhere.iter().flat_map(|net| self.routes.at(&RouteKey::from(*net)));
+        defaults.any(|entry| entry.target.device() == Some(link.index)).then_some(LinkRefusal::DefaultRoute)
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}

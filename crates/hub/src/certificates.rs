@@ -1,0 +1,256 @@
+//! Certificates that hubs make for themselves and for their nodes, in two Secrets of Kubernetes: one that only hubs read, with the
+//! authority, and one that nodes read, with a certificate for all of them. Both exist before (`deploy/40-hub.yaml`), empty.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
+use tokio_rustls::rustls::{ClientConfig, ServerConfig};
+use tortie_store::config::KubernetesTarget;
+use tortie_store::orchestrator::{Orchestrator, Secret, is_too_late};
+use tortie_store::{Backoff, Limits};
+use tortie_tls::{ClientCertificate, Lifetimes, OwnCertificates, PemError, TlsPem};
+
+/// Common names of the certificates.
+pub const HUB_NAME: &str = "tortie-hub";
+pub const NODE_NAME: &str = "tortie-node";
+/// Between looks at whether the certificates are good.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// For a node to read its certificate, before it uses the one that it has: less than it may take to connect.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
+/// After something was written.
+const WRITTEN_INTERVAL: Duration = Duration::from_millis(200);
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error(transparent)]
+    Store(#[from] tortie_store::Error),
+    #[error("Secret {0} does not exist; apply deploy/40-hub.yaml again")]
+    NoSecret(String),
+    #[error("Secret {0} has no certificate yet: no hub has made one")]
+    NotMade(String),
+    #[error("kube-apiserver did not respond in {} s", READ_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("certificates cannot be made: {0}")]
+    Signing(String),
+    #[error(transparent)]
+    Pem(#[from] PemError),
+}
+
+/// Where the certificates are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateSecret {
+    pub namespace: String,
+    /// The one of the hubs.
+    pub name: String,
+}
+
+impl CertificateSecret {
+    /// The one that nodes read.
+    fn of_nodes(&self) -> String {
+        format!("{}-client", self.name)
+    }
+}
+
+/// Keeps the certificates good while the hub runs.
+pub struct CertificateKeeper {
+    secret: CertificateSecret,
+    kubernetes: KubernetesTarget,
+    serving: watch::Sender<Option<Arc<ServerConfig>>>,
+    trouble: watch::Sender<Option<String>>,
+}
+
+/// What the keeper has reached.
+#[derive(Clone, Debug)]
+pub struct CertificateState {
+    /// The configuration of the server, once there are certificates.
+    pub serving: watch::Receiver<Option<Arc<ServerConfig>>>,
+    /// Why the last look failed; nothing if it did not.
+    trouble: watch::Receiver<Option<String>>,
+}
+
+impl CertificateState {
+    /// Returns once there are certificates.
+    pub async fn wait_until_served(&self) {
+        let mut serving = self.serving.clone();
+        if serving.wait_for(Option::is_some).await.is_err() {
+            // The keeper has ended, and the hub with it.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Why no client can be accepted; nothing once there are certificates, whatever fails later.
+    pub fn obstacle(&self) -> Option<String> {
+        if self.serving.borrow().is_some() {
+            return None;
+        }
+        Some(self.trouble.borrow().clone().unwrap_or_else(|| "it is being made".to_owned()))
+    }
+}
+
+impl CertificateKeeper {
+    pub fn new(
+        secret: CertificateSecret,
+        kubernetes: KubernetesTarget,
+    ) -> (CertificateKeeper, CertificateState) {
+        let ((serving, config), (trouble, reason)) = (watch::channel(None), watch::channel(None));
+        let state = CertificateState { serving: config, trouble: reason };
+        (CertificateKeeper { secret, kubernetes, serving, trouble }, state)
+    }
+
+    /// Never ends.
+    pub async fn run(self) {
+        let (mut backoff, mut served) = (Backoff::default(), None);
+        loop {
+            match self.look(&mut served).await {
+                Ok(pause) => {
+                    backoff.reset();
+                    self.trouble.send_replace(None);
+                    tokio::time::sleep(pause).await;
+                }
+                Err(error) => {
+                    // The certificate in use is good for a third of its life yet.
+                    tracing::warn!(%error, "cannot keep the certificates of hubs and nodes; trying again");
+                    self.trouble.send_replace(Some(error.to_string()));
+                    tokio::time::sleep(backoff.pause()).await;
+                }
+            }
+        }
+    }
+
+    /// One step towards certificates that are good and believed; how long it is until the next look.
+    async fn look(&self, served: &mut Option<TlsPem>) -> Result<Duration, CertificateError> {
+        let kubernetes = Orchestrator::connect(&self.kubernetes, Limits::default()).await?;
+        let (namespace, of_nodes) = (&self.secret.namespace, self.secret.of_nodes());
+        let own = kubernetes.secret(namespace, &self.secret.name).await?;
+        let node = kubernetes.secret(namespace, &of_nodes).await?;
+        for (secret, name) in [(&own, &self.secret.name), (&node, &of_nodes)] {
+            if secret.version.is_empty() {
+                return Err(CertificateError::NoSecret(format!("{namespace}/{name}")));
+            }
+        }
+        let (kept, believed) = (read_own(&own), node.data.get("ca.crt").map(String::as_str));
+        let (lifetimes, now) = (Lifetimes::default(), now());
+        let renewed = OwnCertificates::renewed(&kept, believed, &[HUB_NAME.to_owned()], lifetimes, now)
+            .map_err(CertificateError::Signing)?;
+        if let Some(renewed) = renewed {
+            let data = [
+                ("ca.crt", renewed.authorities),
+                ("ca.key", renewed.authority_key),
+                ("tls.crt", renewed.certificate),
+                ("tls.key", renewed.key),
+            ];
+            return fill(&kubernetes, namespace, &self.secret.name, &own, data.into()).await;
+        }
+        let shown = ClientCertificate { certificate: text(&node, "tls.crt"), key: text(&node, "tls.key") };
+        let client =
+            kept.renewed_client(&shown, NODE_NAME, lifetimes, now).map_err(CertificateError::Signing)?;
+        if client.is_some() || believed != Some(kept.authorities.as_str()) {
+            let client = client.unwrap_or(shown);
+            let data =
+                [("ca.crt", kept.authorities), ("tls.crt", client.certificate), ("tls.key", client.key)];
+            return fill(&kubernetes, namespace, &of_nodes, &node, data.into()).await;
+        }
+        let pem = TlsPem {
+            certificate: kept.certificate.into(),
+            key: kept.key.into(),
+            ca: Some(kept.authorities.into()),
+        };
+        if served.as_ref() != Some(&pem) {
+            self.serving.send_replace(Some(Arc::new(pem.server()?)));
+            tracing::info!(
+                "clients are accepted with the certificate of Secret {namespace}/{}",
+                self.secret.name
+            );
+            *served = Some(pem);
+        }
+        Ok(LOOK_INTERVAL)
+    }
+}
+
+async fn fill(
+    kubernetes: &Orchestrator,
+    namespace: &str,
+    name: &str,
+    before: &Secret,
+    data: BTreeMap<&str, String>,
+) -> Result<Duration, CertificateError> {
+    let data = data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let secret = Secret { data, version: before.version.clone() };
+    match kubernetes.fill_secret(namespace, name, &secret).await {
+        Ok(()) => tracing::info!("Secret {namespace}/{name} has new certificates"),
+        // Another hub was quicker: the next look reads what it has written.
+        Err(error) if is_too_late(&error) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(WRITTEN_INTERVAL)
+}
+
+fn text(secret: &Secret, key: &str) -> String {
+    secret.data.get(key).cloned().unwrap_or_default()
+}
+
+fn read_own(secret: &Secret) -> OwnCertificates {
+    OwnCertificates {
+        authorities: text(secret, "ca.crt"),
+        authority_key: text(secret, "ca.key"),
+        certificate: text(secret, "tls.crt"),
+        key: text(secret, "tls.key"),
+    }
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// The certificate of nodes, read from its Secret for every new connection: renewed ones are used at once.
+#[derive(Debug)]
+pub struct NodeCertificates {
+    kubernetes: KubernetesTarget,
+    namespace: String,
+    name: String,
+    /// What was read last, for when Kubernetes is out of reach.
+    last: Mutex<Option<(TlsPem, Arc<ClientConfig>)>>,
+}
+
+impl NodeCertificates {
+    pub fn new(kubernetes: KubernetesTarget, namespace: &str, name: &str) -> NodeCertificates {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        NodeCertificates { kubernetes, namespace, name, last: Mutex::default() }
+    }
+
+    pub async fn config(&self) -> Result<Arc<ClientConfig>, CertificateError> {
+        let mut last = self.last.lock().await;
+        let read = timeout(READ_TIMEOUT, self.read()).await.unwrap_or(Err(CertificateError::Timeout));
+        let pem = match (read, &*last) {
+            (Ok(pem), _) => pem,
+            (Err(error), Some((_, config))) => {
+                tracing::debug!(%error, "connecting to a hub with the certificate that was read before");
+                return Ok(config.clone());
+            }
+            (Err(error), None) => return Err(error),
+        };
+        if let Some((_, config)) = last.as_ref().filter(|(known, _)| *known == pem) {
+            return Ok(config.clone());
+        }
+        let config = Arc::new(pem.client()?);
+        *last = Some((pem, config.clone()));
+        Ok(config)
+    }
+
+    async fn read(&self) -> Result<TlsPem, CertificateError> {
+        let kubernetes = Orchestrator::connect(&self.kubernetes, Limits::default()).await?;
+        let secret = kubernetes.secret(&self.namespace, &self.name).await?;
+        let name = format!("{}/{}", self.namespace, self.name);
+        if secret.version.is_empty() {
+            return Err(CertificateError::NoSecret(name));
+        }
+        let part = |key: &str| secret.data.get(key).map(|text| text.clone().into_bytes());
+        match (part("tls.crt"), part("tls.key"), part("ca.crt")) {
+            (Some(certificate), Some(key), Some(ca)) => Ok(TlsPem { certificate, key, ca: Some(ca) }),
+            _ => Err(CertificateError::NotMade(name)),
+        }
+    }
+}

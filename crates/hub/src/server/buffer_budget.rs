@@ -1,0 +1,196 @@
+//! The bytes that are on their way to all clients together. When they are as many as there may be, the client that has read
+//! nothing for longest is disconnected, and the others wait until there is room.
+
+use super::metrics::Metrics;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+/// A client that reads at all has taken some bytes within this; only those that have not are disconnected.
+const STALL_AGE: Duration = Duration::from_secs(10);
+/// How often a client that waits for room looks for one that does not read.
+const ROOM_INTERVAL: Duration = Duration::from_millis(500);
+/// The least that is gathered for a client at once.
+const LEAST_SHARE: usize = 16 << 10;
+
+#[derive(Debug)]
+pub struct BufferBudget {
+    limit: usize,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: usize,
+    /// Of `used`, what clients hold that have been asked to go.
+    leaving: usize,
+    next: u64,
+    holders: BTreeMap<u64, Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    bytes: usize,
+    /// When the client last took some of it.
+    progress: Instant,
+    /// Notified when the client has to go.
+    evicted: Arc<Notify>,
+    leaves: bool,
+}
+
+/// A client's part of the budget during one write; returned when it is dropped.
+#[derive(Debug)]
+pub struct BufferShare<'a> {
+    budget: &'a BufferBudget,
+    metrics: &'a Metrics,
+    id: u64,
+    evicted: Arc<Notify>,
+}
+
+impl BufferBudget {
+    pub fn new(limit: usize) -> BufferBudget {
+        BufferBudget { limit, state: Mutex::default(), freed: Notify::new() }
+    }
+
+    /// How much is gathered at once for each of so many clients: at most `most`, and less where all together would be too much.
+    pub fn share_of(&self, clients: usize, most: usize) -> usize {
+        (self.limit / clients.max(1)).clamp(LEAST_SHARE.min(most), most)
+    }
+
+    /// A share of so many bytes, if there is room. A single client may have more than there is, or it would wait for ever.
+    pub fn reserve<'a>(&'a self, bytes: usize, metrics: &'a Metrics) -> Option<BufferShare<'a>> {
+        let mut state = self.state();
+        if !self.has_room(&state, bytes) {
+            return None;
+        }
+        let (id, evicted) = (state.next, Arc::new(Notify::new()));
+        state.next += 1;
+        state.used += bytes;
+        let holder = Holder { bytes, progress: Instant::now(), evicted: evicted.clone(), leaves: false };
+        state.holders.insert(id, holder);
+        metrics.set_buffered(state.used);
+        Some(BufferShare { budget: self, metrics, id, evicted })
+    }
+
+    fn has_room(&self, state: &State, bytes: usize) -> bool {
+        state.used == 0 || state.used.saturating_add(bytes) <= self.limit
+    }
+
+    /// Waits until there is room for so many bytes, which another may take first. Asks clients that do not read to go, as far as
+    /// nothing else makes room.
+    pub async fn make_room(&self, bytes: usize) {
+        loop {
+            let freed = self.freed.notified();
+            if self.has_room(&self.state(), bytes) {
+                return;
+            }
+            self.evict_slowest(bytes, Instant::now());
+            let _ = timeout(ROOM_INTERVAL, freed).await;
+        }
+    }
+
+    fn evict_slowest(&self, bytes: usize, now: Instant) {
+        let mut state = self.state();
+        if (state.used - state.leaving).saturating_add(bytes) <= self.limit {
+            return;
+        }
+        let staying = state.holders.values_mut().filter(|holder| !holder.leaves);
+        let slowest = staying.min_by_key(|holder| holder.progress);
+        let Some(holder) = slowest.filter(|holder| now >= holder.progress + STALL_AGE) else { return };
+        holder.leaves = true;
+        holder.evicted.notify_one();
+        let bytes = holder.bytes;
+        state.leaving += bytes;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BufferShare<'_> {
+    /// The client took some of what is on its way to it.
+    pub fn note_progress(&self) {
+        if let Some(holder) = self.budget.state().holders.get_mut(&self.id) {
+            holder.progress = Instant::now();
+        }
+    }
+
+    /// Returns when the client has to go because others need the room.
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+}
+
+impl Drop for BufferShare<'_> {
+    fn drop(&mut self) {
+        let mut state = self.budget.state();
+        if let Some(holder) = state.holders.remove(&self.id) {
+            state.used -= holder.bytes;
+            if holder.leaves {
+                state.leaving -= holder.bytes;
+            }
+        }
+        self.metrics.set_buffered(state.used);
+        drop(state);
+        self.budget.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn is_evicted(share: &BufferShare<'_>) -> bool {
+        timeout(Duration::ZERO, share.evicted()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn the_longest_stall_makes_room_and_no_other() {
+        let (budget, metrics) = (BufferBudget::new(100), Metrics::new());
+        let first = budget.reserve(40, &metrics).unwrap();
+        let second = budget.reserve(60, &metrics).unwrap();
+        assert!(budget.reserve(1, &metrics).is_none());
+        let now = Instant::now();
+        budget.evict_slowest(30, now + STALL_AGE / 2);
+        assert!(!is_evicted(&first).await, "it may still be reading");
+        budget.evict_slowest(30, now + STALL_AGE);
+        budget.evict_slowest(30, now + STALL_AGE);
+        assert!(is_evicted(&first).await);
+        assert!(!is_evicted(&second).await, "what the first returns is enough");
+        drop(first);
+        let third = budget.reserve(40, &metrics).unwrap();
+        assert!(metrics.text().contains("tortie_hub_buffered_bytes 100\n"));
+        drop((second, third));
+        assert!(metrics.text().contains("tortie_hub_buffered_bytes 0\n"));
+        assert!(budget.reserve(1000, &metrics).is_some(), "more than the limit, but alone");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_is_never_disconnected() {
+        let (budget, metrics) = (BufferBudget::new(100), Metrics::new());
+        let reading = budget.reserve(50, &metrics).unwrap();
+        let stalled = budget.reserve(50, &metrics).unwrap();
+        let begin = Instant::now();
+        assert!(timeout(Duration::from_millis(10), budget.make_room(50)).await.is_err(), "nobody has to go");
+        reading.note_progress();
+        budget.evict_slowest(50, begin + STALL_AGE);
+        budget.evict_slowest(100, begin + STALL_AGE);
+        assert!(is_evicted(&stalled).await);
+        assert!(!is_evicted(&reading).await);
+        drop(stalled);
+        budget.make_room(50).await;
+    }
+
+    #[test]
+    fn many_clients_get_smaller_shares() {
+        let budget = BufferBudget::new(256 << 20);
+        let most = 256 << 10;
+        let shares = [0, 1, 1024, 10_000, 1_000_000].map(|clients| budget.share_of(clients, most) >> 10);
+        assert_eq!(shares, [256, 256, 256, 26, 16]);
+        assert_eq!(budget.share_of(1_000_000, 100), 100);
+    }
+}

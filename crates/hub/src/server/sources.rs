@@ -1,0 +1,80 @@
+//! Connections counted by the address they come from, up to a number in all and of one source.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug)]
+pub struct SourceCounts {
+    most: usize,
+    most_of_one: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    total: usize,
+    by_source: HashMap<IpAddr, usize>,
+}
+
+/// One connection in the count until it is dropped.
+#[derive(Debug)]
+pub struct SourceSlot {
+    counts: Arc<SourceCounts>,
+    source: IpAddr,
+}
+
+impl SourceCounts {
+    pub fn new(most: usize, most_of_one: usize) -> Arc<SourceCounts> {
+        Arc::new(SourceCounts { most, most_of_one, state: Mutex::default() })
+    }
+
+    /// Counts a connection, unless that is more than the source may have or than there may be.
+    pub fn enter(self: &Arc<SourceCounts>, source: IpAddr) -> Option<SourceSlot> {
+        let mut state = self.state();
+        let of_source = state.by_source.get(&source).copied().unwrap_or_default();
+        if of_source >= self.most_of_one || state.total >= self.most {
+            return None;
+        }
+        state.by_source.insert(source, of_source + 1);
+        state.total += 1;
+        drop(state);
+        Some(SourceSlot { counts: self.clone(), source })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for SourceSlot {
+    fn drop(&mut self) {
+        let mut state = self.counts.state();
+        state.total = state.total.saturating_sub(1);
+        if let Some(count) = state.by_source.get_mut(&self.source) {
+            *count -= 1;
+            if *count == 0 {
+                state.by_source.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_leaves_room_for_others() {
+        let counts = SourceCounts::new(5, 3);
+        let [one, two]: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        let mut held: Vec<SourceSlot> = (0..3).map(|_| counts.enter(one).unwrap()).collect();
+        assert!(counts.enter(one).is_none());
+        held.extend((0..2).map(|_| counts.enter(two).unwrap()));
+        assert!(counts.enter(two).is_none(), "five in all");
+        held.remove(0);
+        assert!(counts.enter(one).is_some());
+        drop(held);
+        assert!(counts.state().by_source.is_empty() && counts.state().total == 0);
+    }
+}

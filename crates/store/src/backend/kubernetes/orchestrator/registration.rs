@@ -1,0 +1,52 @@
+//! The APIService by which the API server finds a server behind it, and whom it believes there.
+
+use super::Orchestrator;
+use crate::Result;
+use crate::backend::kubernetes::failure::Failure;
+use data_encoding::BASE64;
+use serde_json::Value as Json;
+
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiRegistration {
+    object: Json,
+}
+
+impl ApiRegistration {
+    /// Whether there is a service behind it; otherwise Kubernetes serves the group itself.
+    pub fn is_served_by_others(&self) -> bool {
+        self.object.pointer("/spec/service").is_some_and(Json::is_object)
+    }
+
+    /// The authorities that are believed, in PEM; empty if everybody is, or nobody.
+    pub fn believed(&self) -> String {
+        let bundle = self.object.pointer("/spec/caBundle").and_then(Json::as_str).unwrap_or_default();
+        let text = BASE64.decode(bundle.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        text.unwrap_or_default()
+    }
+}
+
+impl Orchestrator {
+    pub async fn api_registration(&self, name: &str) -> Result<Option<ApiRegistration>> {
+        match self.api.get("APIService", &format!("{API_SERVICES}/{name}")).await {
+            Ok(object) => Ok(Some(ApiRegistration { object })),
+            Err(Failure::Missing(_)) => Ok(None),
+            Err(failure) => Err(failure.about(format!("APIService({name})"))),
+        }
+    }
+
+    /// Has these authorities believed and no others; a conflict if the object has changed since it was read.
+    pub async fn set_registration_authorities(
+        &self,
+        registration: &ApiRegistration,
+        authorities: &str,
+    ) -> Result<()> {
+        let mut object = registration.object.clone();
+        object["spec"]["caBundle"] = BASE64.encode(authorities.as_bytes()).into();
+        object["spec"]["insecureSkipTLSVerify"] = false.into();
+        let name = object.pointer("/metadata/name").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let answer = self.api.put(&format!("{API_SERVICES}/{name}"), &object).await;
+        answer.map(drop).map_err(|failure| failure.about(format!("APIService({name})")))
+    }
+}

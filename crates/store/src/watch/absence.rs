@@ -1,0 +1,180 @@
+//! Whether a list may be believed that lacks most of what was known, without I/O.
+//!
+//! A wrong API group, a restored backup or a broken proxy gives lists of little or nothing. Deletions that were reported one
+//! by one are believed; those that only follow from a list are believed when several lists agree over some time.
+
+use crate::backend::kubernetes::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
+use std::time::Duration;
+use tokio::time::Instant;
+use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX};
+use tortie_model::{Key, KeyRange, Kind};
+
+/// Of so many missing objects, more than half of what was known is a large share; of fewer, only everything is.
+const MIN_MISSING: usize = 10;
+/// Lists that must agree.
+const MIN_LISTS: u32 = 3;
+/// Between two lists of a row. A longer outage between them proves nothing about the objects.
+const MAX_LIST_GAP: Duration = Duration::from_secs(15);
+
+/// How much of what was known a list does not have, of one collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Absence {
+    pub known: usize,
+    pub missing: usize,
+}
+
+impl Absence {
+    pub fn is_large(self) -> bool {
+        let Absence { known, missing } = self;
+        missing > 0 && (missing == known || (missing >= MIN_MISSING && missing > known / 2))
+    }
+}
+
+/// Whether lists of a range that lack a large share may be believed.
+#[derive(Debug)]
+pub struct AbsenceDoubt {
+    is_guarded: bool,
+    grace: Duration,
+    row: Option<DoubtRow>,
+}
+
+/// The lists in a row that lack a large share.
+#[derive(Debug)]
+struct DoubtRow {
+    first: Instant,
+    last: Instant,
+    lists: u32,
+}
+
+/// What to make of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbsenceVerdict {
+    Believed,
+    /// The first of a row, or a later one.
+    Doubted {
+        is_first: bool,
+    },
+}
+
+impl AbsenceDoubt {
+    pub fn new(range: &KeyRange, grace: Duration) -> AbsenceDoubt {
+        AbsenceDoubt { is_guarded: is_guarded(range), grace, row: None }
+    }
+
+    /// Judges a list that was requested and has arrived at these times.
+    pub fn judge(&mut self, absence: Absence, requested: Instant, arrived: Instant) -> AbsenceVerdict {
+        let row = self.row.take();
+        if !self.is_guarded || self.grace.is_zero() || !absence.is_large() {
+            return AbsenceVerdict::Believed;
+        }
+        let row = row.filter(|row| requested.duration_since(row.last) <= MAX_LIST_GAP);
+        let is_first = row.is_none();
+        let (first, lists) = row.map_or((arrived, 1), |row| (row.first, row.lists + 1));
+        if lists >= MIN_LISTS && arrived.duration_since(first) >= self.grace {
+            return AbsenceVerdict::Believed;
+        }
+        self.row = Some(DoubtRow { first, last: arrived, lists });
+        AbsenceVerdict::Doubted { is_first }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.row.is_some()
+    }
+
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+}
+
+/// Returns the prefix of names that marks the Kubernetes collection of an object; empty for objects of Calico's own. A range
+/// of one kind can be the union of collections, and each of them can be lost alone.
+pub fn collection_prefix(key: &Key) -> &'static str {
+    let Key::Resource { kind, name, .. } = key else { return "" };
+    let prefixes: &[&'static str] = match kind {
+        Kind::NetworkPolicy => &[NETWORK_POLICY_PREFIX],
+        Kind::GlobalNetworkPolicy => &[CLUSTER_NETWORK_POLICY_PREFIX],
+        Kind::Profile => &[NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX],
+        _ => &[],
+    };
+    prefixes.iter().copied().find(|prefix| name.starts_with(prefix)).unwrap_or_default()
+}
+
+/// Ranges whose loss opens or cuts off workloads: policy, endpoints, nodes, addresses, services, routing and the settings of
+/// nodes. Staged policies are not among them: they enforce nothing.
+pub fn is_guarded(range: &KeyRange) -> bool {
+    match range {
+        KeyRange::Resources { kind, .. } | KeyRange::Written { kind, .. } => matches!(
+            kind,
+            Kind::NetworkPolicy
+                | Kind::GlobalNetworkPolicy
+                | Kind::NetworkSet
+                | Kind::GlobalNetworkSet
+                | Kind::Tier
+                | Kind::Profile
+                | Kind::HostEndpoint
+                | Kind::WorkloadEndpoint
+                | Kind::Node
+                | Kind::IPPool
+                | Kind::IPReservation
+                | Kind::BGPPeer
+                | Kind::BGPConfiguration
+                | Kind::BGPFilter
+                | Kind::FelixConfiguration
+        ),
+        KeyRange::Blocks { .. }
+        | KeyRange::BlockAffinities { .. }
+        | KeyRange::Services
+        | KeyRange::EndpointSlices => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_or_most_of_many_is_large() {
+        for (known, missing, expected) in
+            [(0, 0, false), (1, 1, true), (4, 3, false), (20, 10, false), (20, 11, true), (12, 9, false)]
+        {
+            assert_eq!(Absence { known, missing }.is_large(), expected, "{missing} of {known}");
+        }
+    }
+
+    #[test]
+    fn ranges_that_affect_traffic_are_guarded() {
+        for kind in [Kind::GlobalNetworkPolicy, Kind::BGPPeer, Kind::FelixConfiguration, Kind::IPReservation]
+        {
+            assert!(is_guarded(&KeyRange::all(kind)), "{kind}");
+        }
+        assert!(is_guarded(&KeyRange::Services) && is_guarded(&KeyRange::EndpointSlices));
+        assert!(!is_guarded(&KeyRange::all(Kind::StagedNetworkPolicy)) && !is_guarded(&KeyRange::Handles));
+    }
+
+    #[test]
+    fn a_large_absence_is_believed_after_its_grace() {
+        let grace = Duration::from_secs(30);
+        let mut doubt = AbsenceDoubt::new(&KeyRange::all(Kind::GlobalNetworkPolicy), grace);
+        let (all, none) = (Absence { known: 3, missing: 3 }, Absence { known: 3, missing: 0 });
+        let begin = Instant::now();
+        let mut judge = |absence, seconds| {
+            let arrived = begin + Duration::from_secs(seconds);
+            doubt.judge(absence, arrived, arrived)
+        };
+        let (first, later) =
+            (AbsenceVerdict::Doubted { is_first: true }, AbsenceVerdict::Doubted { is_first: false });
+        assert_eq!(judge(all, 0), first);
+        assert_eq!(judge(all, 14), later);
+        assert_eq!(judge(none, 28), AbsenceVerdict::Believed, "they were never gone");
+        assert_eq!(judge(all, 40), first);
+        assert_eq!(judge(all, 55), later);
+        assert_eq!(judge(all, 69), later, "the time is too short");
+        assert_eq!(judge(all, 70), AbsenceVerdict::Believed);
+        assert_eq!(judge(all, 80), first);
+        assert_eq!(judge(all, 96), first, "an outage between them");
+        assert_eq!(judge(all, 111), later, "two lists are too few");
+        let mut handles = AbsenceDoubt::new(&KeyRange::Handles, grace);
+        assert_eq!(handles.judge(all, begin, begin), AbsenceVerdict::Believed);
+    }
+}

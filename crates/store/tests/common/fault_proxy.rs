@@ -1,0 +1,170 @@
+//! A proxy in front of a real API server that answers in its place while it is told to.
+
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::IntervalStream;
+
+/// How requests are answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// By the server.
+    None,
+    /// Every connection is closed.
+    Closed,
+    /// With this code and body; watches are told that their place is lost, so that clients list.
+    Body(u16, String),
+    /// The same for paths with this part; other requests are answered by the server.
+    BodyOf(&'static str, String),
+    /// With a body that never ends.
+    EndlessBody,
+    /// Watches with a line that never ends, other requests by the server.
+    EndlessLine,
+}
+
+/// Speaks plain HTTP to clients. Connections end when the fault changes.
+pub struct FaultProxy {
+    pub url: String,
+    fault: Arc<Mutex<Fault>>,
+    connections: Arc<Mutex<JoinSet<()>>>,
+    task: JoinHandle<()>,
+}
+
+impl FaultProxy {
+    /// `server` is the URL of an API server.
+    pub async fn start(server: &str, fault: Fault) -> FaultProxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let target = server.trim_start_matches("https://").to_owned();
+        let fault = Arc::new(Mutex::new(fault));
+        let connections = Arc::new(Mutex::new(JoinSet::new()));
+        let task = tokio::spawn({
+            let (fault, connections) = (fault.clone(), connections.clone());
+            async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let (fault, target) = (fault.lock().unwrap().clone(), target.clone());
+                    connections.lock().unwrap().spawn(async move {
+                        let _ = answer(client, &fault, &target).await;
+                    });
+                }
+            }
+        });
+        FaultProxy { url, fault, connections, task }
+    }
+
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+        self.connections.lock().unwrap().abort_all();
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Answers one request; the connection ends with it.
+async fn answer(mut client: TcpStream, fault: &Fault, target: &str) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut buffer = [0; 4096];
+        match client.read(&mut buffer).await? {
+            0 => return Ok(()),
+            length => head.extend_from_slice(&buffer[..length]),
+        }
+    }
+    let has = |part: &str| head.windows(part.len()).any(|found| found == part.as_bytes());
+    let is_watch = has("watch=1&");
+    let (code, body) = match fault {
+        Fault::Closed => return Ok(()),
+        Fault::BodyOf(part, _) if !has(part) => return relay(client, &head, target).await,
+        Fault::Body(..) | Fault::BodyOf(..) if is_watch => {
+            let gone = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}"#;
+            (200, format!("{gone}\n"))
+        }
+        Fault::Body(code, body) => (*code, body.clone()),
+        Fault::BodyOf(_, body) => (200, body.clone()),
+        Fault::EndlessBody => return write_endlessly(client).await,
+        Fault::EndlessLine if is_watch => return write_endlessly(client).await,
+        Fault::EndlessLine | Fault::None => return relay(client, &head, target).await,
+    };
+    let length = body.len();
+    let text = format!("HTTP/1.1 {code} X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    client.write_all(text.as_bytes()).await?;
+    client.shutdown().await
+}
+
+async fn write_endlessly(mut client: TcpStream) -> std::io::Result<()> {
+    client.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").await?;
+    // At a pace that a test on a busy machine can stand, should nobody end it.
+    let piece = vec![b'a'; 1 << 20];
+    let mut ticks = IntervalStream::new(tokio::time::interval(std::time::Duration::from_millis(2)));
+    while ticks.next().await.is_some() {
+        client.write_all(&piece).await?;
+    }
+    Ok(())
+}
+
+async fn relay(mut client: TcpStream, head: &[u8], target: &str) -> std::io::Result<()> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+        .with_no_client_auth();
+    let stream = TcpStream::connect(target).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut server = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    let end = head.windows(2).position(|end| end == b"\r\n").unwrap_or_default();
+    server.write_all(&head[..end]).await?;
+    server.write_all(b"\r\nConnection: close").await?;
+    server.write_all(&head[end..]).await?;
+    copy_bidirectional(&mut client, &mut server).await.map(drop)
+}
+
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

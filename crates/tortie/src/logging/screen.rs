@@ -1,0 +1,99 @@
+//! Standard error as a part of the log. A line that it does not take is dropped and counted: a full disk or a reader that has gone
+//! ends no daemon.
+
+use super::sink::printable_line;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tortie_node::LogCounters;
+use tracing_subscriber::fmt::MakeWriter;
+
+pub struct Screen {
+    counters: Arc<LogCounters>,
+    has_colours: bool,
+    /// Lines since the last that was written.
+    lost: AtomicU64,
+}
+
+impl Screen {
+    pub fn new(counters: Arc<LogCounters>, has_colours: bool) -> Screen {
+        Screen { counters, has_colours, lost: AtomicU64::new(0) }
+    }
+
+    fn write_line(&self, text: &[u8], to: &mut impl Write) {
+        let lost = self.lost.load(Ordering::Relaxed);
+        let note = match lost {
+            0 => String::new(),
+            _ => format!("{lost} lines of the log were dropped: standard error could not be written\n"),
+        };
+        let line = printable_line(text, self.has_colours);
+        if to.write_all(&[note.as_bytes(), &line].concat()).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.lost.fetch_sub(lost, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes one line.
+pub struct ScreenWriter<'a>(&'a Screen);
+
+impl Write for ScreenWriter<'_> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.write_line(text, &mut io::stderr().lock());
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Screen {
+    type Writer = ScreenWriter<'a>;
+
+    fn make_writer(&'a self) -> ScreenWriter<'a> {
+        ScreenWriter(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes what fits.
+    struct Disk(Vec<u8>, usize);
+
+    impl Write for Disk {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            if self.0.len() + text.len() > self.1 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.0.extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_for_a_full_disk_are_counted_and_reported() {
+        let counters = Arc::new(LogCounters::default());
+        let screen = Screen::new(counters.clone(), false);
+        let mut disk = Disk(Vec::new(), 6);
+        for line in ["first\n", "second\n", "third\n"] {
+            screen.write_line(line.as_bytes(), &mut disk);
+        }
+        assert_eq!(counters.errors.load(Ordering::Relaxed), 2);
+        disk.1 = 1000;
+        screen.write_line(b"fourth\n", &mut disk);
+        screen.write_line(b"fifth\n", &mut disk);
+        assert_eq!(
+            String::from_utf8(disk.0).unwrap(),
+            "first\n2 lines of the log were dropped: standard error could not be written\nfourth\nfifth\n"
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! Workloads that run on this host and that the node's journal does not know: attached by another program and not adopted yet.
+//! The kernel and the datastore are asked; what cannot be read is not taken for absent.
+
+use super::attachments::Attachment;
+use std::collections::BTreeMap;
+use tortie_ctl::Failure;
+use tortie_dataplane::Netns;
+use tortie_model::kinds::WorkloadEndpointSpec;
+use tortie_node::NodeArgs;
+use tortie_store::{Client, Config, Resources};
+
+/// Names of the interfaces of this host, and whether each is an end of a veth pair.
+pub fn interfaces() -> Result<BTreeMap<String, bool>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let names = async { tortie_dataplane::interface_names(&Netns::current()?).await };
+    runtime.block_on(names).map_err(|error| Failure::Message(error.to_string()))
+}
+
+/// Returns the interfaces of workloads that no record has, each with its endpoint if the datastore has one.
+pub fn unknown(
+    node: &NodeArgs,
+    interfaces: &BTreeMap<String, bool>,
+    attached: &[Attachment],
+    member: Option<(&Config, &str)>,
+) -> Result<Vec<String>, Failure> {
+    let is_known = |name: &str| attached.iter().any(|attachment| attachment.host_interface == name);
+    let prefixes = tortie_node::interface_prefixes(node);
+    let is_workload = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+    let mut found: BTreeMap<String, String> = interfaces
+        .iter()
+        .filter(|(name, is_veth)| **is_veth && is_workload(name) && !is_known(name))
+        .map(|(name, _)| (name.clone(), format!("interface {name}")))
+        .collect();
+    let Some((config, name)) = member else { return Ok(found.into_values().collect()) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let endpoints = runtime.block_on(async {
+        let resources = Resources::new(Client::connect(config).await?);
+        resources.list_as::<WorkloadEndpointSpec>(None).await
+    })?;
+    for endpoint in endpoints.into_iter().filter(|endpoint| endpoint.spec.node == name) {
+        let interface = endpoint.spec.interface_name;
+        if interfaces.contains_key(&interface) && !is_known(&interface) {
+            let meta = endpoint.metadata;
+            let line = format!("interface {interface} (endpoint {}/{})", meta.namespace, meta.name);
+            found.insert(interface, line);
+        }
+    }
+    Ok(found.into_values().collect())
+}

@@ -1,0 +1,289 @@
+//! Lists that come back empty though everything is there: the controllers release and delete nothing, and report it.
+
+use crate::controllers::World;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tortie_ipam::{Allocator, Owner};
+use tortie_model::{Key, Kind, Value};
+use tortie_store::{Client, Config};
+use tortie_testkit::{ApiServer, Datastore, Process};
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+const GRACE: &str = "1s";
+/// Watches apply every list at once: only the controllers decide.
+const LIST_GRACE: (&str, &str) = ("TORTIE_ABSENCE_GRACE_SECONDS", "0");
+const HOST_ENDPOINTS: &str = "/apis/projectcalico.org/v3/hostendpoints";
+/// Lists that come back empty.
+const EMPTIED: [(&str, &str); 6] = [
+    ("/api/v1/nodes", "NodeList"),
+    ("/api/v1/pods", "PodList"),
+    ("/api/v1/services", "ServiceList"),
+    ("/api/v1/namespaces", "NamespaceList"),
+    ("/api/v1/serviceaccounts", "ServiceAccountList"),
+    ("/apis/networking.k8s.io/v1/networkpolicies", "NetworkPolicyList"),
+];
+
+/// A proxy before the API server that can answer lists with well-formed empty ones. Reads of single objects pass.
+struct ListProxy {
+    address: SocketAddr,
+    state: Arc<ProxyState>,
+    _server: Process,
+}
+
+struct ProxyState {
+    server: String,
+    is_emptying: AtomicBool,
+    /// Connections through which a watch may be open.
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl ListProxy {
+    fn start(server: &ApiServer) -> ListProxy {
+        let mut command = server.program("kubectl");
+        command.args(["proxy", "--port=0", "--kubeconfig"]).arg(server.kubeconfig());
+        let (process, line) = Process::until_first_line(&mut command);
+        let address = line.trim().rsplit(' ').next().unwrap_or_default().to_owned();
+        assert!(address.parse::<SocketAddr>().is_ok(), "{line:?}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let state = Arc::new(ProxyState {
+            server: address,
+            is_emptying: AtomicBool::new(false),
+            open: Mutex::default(),
+        });
+        let (address, shared) = (listener.local_addr().unwrap(), state.clone());
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let state = shared.clone();
+                std::thread::spawn(move || state.serve(client));
+            }
+        });
+        ListProxy { address, state, _server: process }
+    }
+
+    fn kubeconfig(&self, server: &ApiServer) -> PathBuf {
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
+            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "proxy", "user": {}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+        });
+        let path = server.path("kubeconfig-proxy");
+        std::fs::write(&path, text.to_string()).unwrap();
+        path
+    }
+
+    /// Watches end, so that whoever watches lists again.
+    fn set_emptying(&self, is_emptying: bool) {
+        self.state.is_emptying.store(is_emptying, Ordering::SeqCst);
+        for connection in self.state.open.lock().unwrap().drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl ProxyState {
+    /// One request of a connection; the client opens another for the next.
+    fn serve(&self, client: TcpStream) -> Option<()> {
+        let mut reader = BufReader::new(client.try_clone().ok()?);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head).ok()? == 0 {
+                return None;
+            }
+        }
+        let (first, fields) = head.split_once("\r\n")?;
+        let mut words = first.split(' ');
+        let (method, target) = (words.next()?, words.next()?);
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        // Before it is decided: what `set_emptying` does not end is answered as it wants.
+        self.open.lock().unwrap().push(client.try_clone().ok()?);
+        let emptied = EMPTIED.iter().find(|(emptied, _)| method == "GET" && *emptied == path);
+        if let Some((path, kind)) = emptied.filter(|_| self.is_emptying.load(Ordering::SeqCst)) {
+            return answer(client, path, kind, query.contains("watch=1"));
+        }
+        let mut server = TcpStream::connect(&self.server).ok()?;
+        let fields = fields.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+        let fields: String = fields.map(|line| format!("{line}\r\n")).collect();
+        let request = format!("{first}\r\nConnection: close\r\n{fields}");
+        server.write_all(request.as_bytes()).ok()?;
+        let (mut up, mut client) = (server.try_clone().ok()?, client);
+        std::thread::spawn(move || {
+            let mut body = reader.buffer().to_vec();
+            let rest = reader.get_mut();
+            let _ = up.write_all(&body).and_then(|()| {
+                body.resize(16_384, 0);
+                loop {
+                    match rest.read(&mut body)? {
+                        0 => return up.shutdown(Shutdown::Both),
+                        count => up.write_all(&body[..count])?,
+                    }
+                }
+            });
+        });
+        std::io::copy(&mut server, &mut client).ok()?;
+        client.shutdown(Shutdown::Both).ok()
+    }
+}
+
+/// A list without items, or the end of a watch whose beginning is forgotten.
+fn answer(mut client: TcpStream, path: &str, kind: &str, is_watch: bool) -> Option<()> {
+    // Of another group it would not be an answer to the request.
+    let (version, _) = path.trim_start_matches("/apis/").trim_start_matches("/api/").rsplit_once('/')?;
+    let (status, body) = match is_watch {
+        true => (
+            "410 Gone",
+            json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Expired",
+                "code": 410, "message": "too old resource version"}),
+        ),
+        false => (
+            "200 OK",
+            json!({"apiVersion": version, "kind": kind, "metadata": {"resourceVersion": "1"}, "items": []}),
+        ),
+    };
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    client.write_all((head + &body).as_bytes()).ok()?;
+    client.shutdown(Shutdown::Write).ok()
+}
+
+/// Why the controllers say that they are not ready.
+fn reason(world: &World) -> String {
+    let text = std::fs::read_to_string(world.dir.path().join("a")).unwrap_or_default();
+    let status: Json = serde_json::from_str(&text).unwrap_or_default();
+    status["Readiness"]["ProofOfAbsence"]["Reason"].as_str().unwrap_or_default().to_owned()
+}
+
+fn host_endpoints(world: &World) -> usize {
+    world.server.must("GET", HOST_ENDPOINTS, None)["items"].as_array().map(Vec::len).unwrap_or_default()
+}
+
+#[test]
+fn empty_lists_release_no_address() {
+    let mut world = World::new(json!({
+        "node": {"leakGracePeriod": GRACE, "hostEndpoint": {"autoCreate": "Enabled"}}, "loadBalancer": {}
+    }));
+    let proxy = ListProxy::start(&world.server);
+    let kubeconfig = proxy.kubeconfig(&world.server).display().to_string();
+    world.environment.retain(|(name, _)| *name != "KUBECONFIG");
+    world.environment.extend([("KUBECONFIG", kubeconfig), (LIST_GRACE.0, LIST_GRACE.1.to_owned())]);
+    let allocator = Allocator::new(world.client(), Owner::host("n1"));
+    let add = |world: &World, node: &str, pod: &str| -> IpAddr {
+        world.server.add_pod("shop", pod, node, json!({}), json!([]));
+        let address = world.assign(node, pod);
+        world.server.set_pod_addresses("shop", pod, &[address.to_string()]);
+        address
+    };
+    ["n1", "n2"].iter().for_each(|node| world.server.add_node(node));
+    let mut used: BTreeSet<IpAddr> =
+        [add(&world, "n1", "p1"), add(&world, "n1", "p2"), add(&world, "n2", "p3")].into();
+    let leaving = add(&world, "n2", "p4");
+    world.service("web", json!({"type": "LoadBalancer", "ports": [{"port": 80}]}));
+    world.start("a");
+    world.wait("everything is there", || !world.ingress("web").is_empty() && host_endpoints(&world) == 2);
+    let ingress = world.ingress("web");
+    used.extend([leaving, ingress.parse().unwrap()]);
+    assert_eq!(world.assigned(&allocator), used);
+
+    let is_kept = |world: &World| {
+        assert_eq!(world.assigned(&allocator), used, "{}", world.log());
+        assert_eq!((host_endpoints(world), world.ingress("web")), (2, ingress.clone()), "{}", world.log());
+    };
+    let reported = ["4 of 4 pods", "2 of 2 nodes", "1 of 1 services"];
+    proxy.set_emptying(true);
+    world.wait("what is missing is reported", || {
+        is_kept(&world);
+        reported.iter().all(|part| reason(&world).contains(part))
+    });
+    // A leader without a history knows no better.
+    drop(world.replicas.remove("a"));
+    std::fs::remove_file(world.dir.path().join("a")).unwrap();
+    world.start("a");
+    world.wait("a new leader reports it too", || {
+        is_kept(&world);
+        reported.iter().all(|part| reason(&world).contains(part))
+    });
+    assert!(world.log().contains("a large share of objects is missing from lists"), "{}", world.log());
+
+    proxy.set_emptying(false);
+    world.wait("the lists are whole again", || reason(&world).is_empty());
+    is_kept(&world);
+    world.server.remove_pod("shop", "p4");
+    used.remove(&leaving);
+    world.wait("a leak is released", || world.assigned(&allocator) == used);
+    world.server.remove_pod("shop", "p3");
+    world.server.must("DELETE", "/api/v1/nodes/n2", None);
+    world.server.must("DELETE", "/api/v1/namespaces/shop/services/web", None);
+    world.wait("what is really gone is released", || world.assigned(&allocator).len() == 2);
+    world.wait("and its host endpoint deleted", || host_endpoints(&world) == 1);
+}
+
+#[test]
+fn empty_lists_delete_nothing_from_etcd() {
+    let mut world = World::new(json!({}));
+    let proxy = ListProxy::start(&world.server);
+    let store = Datastore::start(TORTIE, &world.dir.path().join("db"), &["http://127.0.0.1:0"], &[]);
+    world.environment = vec![
+        ("ETCD_ENDPOINTS", store.url().to_owned()),
+        ("KUBECONFIG", proxy.kubeconfig(&world.server).display().to_string()),
+        ("DATASTORE_TYPE", "etcdv3".to_owned()),
+        (LIST_GRACE.0, LIST_GRACE.1.to_owned()),
+    ];
+    let client = world.runtime.block_on(Client::connect(&Config::at(store.url()))).unwrap();
+    let put = |kind: Kind, name: &str, spec: Json| {
+        let key = Key::resource(kind, "", name);
+        let text = json!({"metadata": {"name": name}, "spec": spec}).to_string();
+        let value = Value::decode(&key, text.as_bytes()).unwrap();
+        world.runtime.block_on(client.create(&key, &value)).unwrap();
+    };
+    let every =
+        json!({"node": {"leakGracePeriod": GRACE}, "namespace": {}, "serviceAccount": {}, "policy": {}});
+    put(Kind::KubeControllersConfiguration, "default", json!({"controllers": every}));
+    put(Kind::Node, "n1", json!({"orchRefs": [{"nodeName": "n1", "orchestrator": "k8s"}]}));
+    world.server.add_node("n1");
+    let policies = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies";
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "closed"}, "spec": {"podSelector": {}}});
+    world.server.create(policies, &policy);
+    world.start("a");
+    let has = |kind: Kind, namespace: &str, name: &str| {
+        let key = Key::resource(kind, namespace, name);
+        let mut found = None;
+        // An error is neither presence nor absence.
+        world.wait("the datastore answers", || {
+            found = world.runtime.block_on(client.look_up(&key)).ok();
+            found.is_some()
+        });
+        found.flatten().is_some()
+    };
+    let is_kept = || {
+        has(Kind::Profile, "", "kns.shop")
+            && has(Kind::NetworkPolicy, "shop", "knp.default.closed")
+            && has(Kind::Node, "", "n1")
+    };
+    world.wait("Kubernetes is copied", is_kept);
+    proxy.set_emptying(true);
+    world.wait("what is missing is reported", || {
+        assert!(is_kept(), "{}", world.log());
+        let reason = reason(&world);
+        ["namespaces and service accounts", "1 of 1 network policies", "1 of 1 nodes"]
+            .iter()
+            .all(|part| reason.contains(part))
+    });
+    proxy.set_emptying(false);
+    world.wait("the lists are whole again", || reason(&world).is_empty());
+    assert!(is_kept(), "{}", world.log());
+    world.server.must("DELETE", &format!("{policies}/closed"), None);
+    world.server.must("DELETE", "/api/v1/nodes/n1", None);
+    world.wait("what is really gone is deleted", || {
+        !has(Kind::NetworkPolicy, "shop", "knp.default.closed") && !has(Kind::Node, "", "n1")
+    });
+}
