@@ -131,6 +131,8 @@ impl Etcd {
     fn ctl_output(&self, args: &[&str]) -> io::Result<Output> {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoint(), "--dial-timeout", "20s"]);
+        // The default of 5 s is not enough for an election on a busy machine.
+        command.args(["--command-timeout", "60s"]);
         if let Some(tls) = &self.options.tls {
             command.arg("--cacert").arg(&tls.ca_file);
             command.arg("--cert").arg(&tls.cert_file).arg("--key").arg(&tls.key_file);

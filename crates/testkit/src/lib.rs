@@ -21,7 +21,7 @@ pub use half_sent::HalfSent;
 pub use installation::{Datastore, Installation, PluginCall, install_plugins};
 pub use kubernetes::{Answer, ApiServer, Backing, CalicoGroup, Call, Caller, PEOPLE, Upkeep};
 pub use netns::{Arguments, Namespace, run};
-pub use port::free_port;
+pub use port::{bind_when_free, free_port};
 pub use process::{Process, feed, output, resident};
 pub use table_owner::TableOwner;
 pub use wait::{PATIENCE, eventually, eventually_async, eventually_showing};

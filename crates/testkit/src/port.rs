@@ -1,20 +1,28 @@
 //! Free TCP ports on loopback.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpStream};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Below the ports the kernel gives to whoever asks for any: a server that is stopped for a while finds its port free when it
-/// comes back.
+/// Below the ephemeral ports of the kernel: a server that a test stops for a while finds its port free when it restarts.
 const PORTS: Range<u16> = 20_000..30_000;
 
-/// The ports of this process. Each is held by a socket whose name no other process can take, until this one ends.
+const BIND_TIMEOUT: Duration = Duration::from_secs(10);
+const BIND_RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// The ports of this process. Each is held by an abstract Unix socket until the process ends.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A port that is given to nobody else as long as this process lives.
+/// Reserves a port among all processes that use this function, or fails if it is reserved already.
+fn reserve(port: u16) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("tortie-test-port-{port}"))?)
+}
+
+/// Returns a port that no other caller gets as long as this process lives.
 pub fn free_port() -> io::Result<u16> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     // Processes begin at different places, so that they seldom meet.
@@ -22,21 +30,37 @@ pub fn free_port() -> io::Result<u16> {
     let first = std::process::id().wrapping_mul(97).wrapping_add(held.len() as u32);
     for step in 0..count {
         let port = PORTS.start + (first.wrapping_add(step) % count) as u16;
-        let name = SocketAddr::from_abstract_name(format!("tortie-test-port-{port}"))?;
-        let Ok(holder) = UnixListener::bind_addr(&name) else { continue };
-        // Another program may listen there.
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            held.push(holder);
+        let Ok(reservation) = reserve(port) else { continue };
+        // Another program may listen there. Binding the port to find out would pass the socket to every process that another
+        // thread forks at this moment, and the port would stay in use until that process calls exec.
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            held.push(reservation);
             return Ok(port);
         }
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
 }
 
+/// Calls `bind` again while its port is in use, for a few seconds. A process that another test forks holds the sockets of this
+/// process until it calls exec, so a port can stay in use for a moment after its socket was closed.
+pub fn bind_when_free<S>(bind: impl Fn() -> io::Result<S>) -> io::Result<S> {
+    let deadline = Instant::now() + BIND_TIMEOUT;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(BIND_RETRY_DELAY);
+            }
+            result => return result,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::net::TcpListener;
+    use std::thread;
 
     #[test]
     fn no_port_is_given_twice() {
@@ -47,14 +71,28 @@ mod tests {
 
     #[test]
     fn a_port_somebody_listens_on_is_not_free() {
-        // Those that would be given next, without having been given.
-        let next = (free_port().unwrap() + 1..PORTS.end).take(100);
+        // Only ports that no test has reserved: a test may have stopped the server of its port for a while.
+        let listen = |port: u16| {
+            let _reservation = reserve(port).ok()?;
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()
+        };
         let listeners: Vec<TcpListener> =
-            next.filter_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()).collect();
+            (free_port().unwrap() + 1..PORTS.end).take(100).filter_map(listen).collect();
         let given: Vec<u16> = (0..50).map(|_| free_port().unwrap()).collect();
         for listener in listeners {
             let port = listener.local_addr().unwrap().port();
             assert!(!given.contains(&port), "{port} is listened on and given: {given:?}");
         }
+    }
+
+    #[test]
+    fn a_port_is_bound_once_it_is_free() {
+        let address = (Ipv4Addr::LOCALHOST, free_port().unwrap());
+        let holder = TcpListener::bind(address).unwrap();
+        let waiting = thread::spawn(move || bind_when_free(|| TcpListener::bind(address)));
+        thread::sleep(BIND_RETRY_DELAY * 5);
+        assert!(!waiting.is_finished(), "bound while the port was in use");
+        drop(holder);
+        waiting.join().unwrap().unwrap();
     }
 }

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use tortie_dataplane::{Dataplane, Reports};
 use tortie_plan::{Action, EndpointToHost, Member, Plan, Rule, Set, SetId, SetKind, Settings, Update};
+use tortie_testkit::bind_when_free;
 
 /// How long an answer is waited for that should not come.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -55,7 +56,7 @@ impl End {
 impl Flow {
     fn tcp(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Flow {
         let address = SocketAddr::new(address.parse().unwrap(), port);
-        let listener = to.open().run(|| TcpListener::bind(address).unwrap()).unwrap();
+        let listener = to.open().run(|| bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap();
         let client = from.open().run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).unwrap();
         let server = listener.accept().unwrap().0;
         let flow = Flow { client: End::Tcp(client), server: End::Tcp(server) };
@@ -65,7 +66,7 @@ impl Flow {
     fn udp(from: &Namespace, to: &Namespace, address: &str, port: u16) -> Flow {
         let address = SocketAddr::new(address.parse().unwrap(), port);
         let any: SocketAddr = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
-        let server = to.open().run(|| UdpSocket::bind(address).unwrap()).unwrap();
+        let server = to.open().run(|| bind_when_free(|| UdpSocket::bind(address)).unwrap()).unwrap();
         let client = from.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
         client.connect(address).unwrap();
         client.send(&[1]).unwrap();

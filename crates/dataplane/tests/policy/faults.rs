@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 use tortie_dataplane::{Dataplane, Reports};
 use tortie_model::{Kind, Resource, Value};
+use tortie_testkit::bind_when_free;
 
 /// An endpoint of this node, in a namespace that allows everything.
 fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> Entry {
@@ -158,7 +159,7 @@ async fn as_many_named_ports_as_can_be_written() {
     let port = json!([{"name": "p49", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}]);
     two.spec.ports = serde_json::from_value(port).unwrap();
     world.put(&[(key, value)]).await;
-    let bind = |address: &str| TcpListener::bind(address).unwrap();
+    let bind = |address: &str| bind_when_free(|| TcpListener::bind(address)).unwrap();
     let listening = ["10.65.0.3:8080", "[fd80:65::3]:8080", "10.65.0.3:8081", "[fd80:65::3]:8081"];
     let _listeners = world.two.open().run(|| listening.map(bind)).unwrap();
     let connects = |world: &World, to: &str| {

@@ -5,10 +5,11 @@ use crate::plans::ONE;
 use crate::raw::{Link, udp_v4, udp_v6};
 use std::net::{Ipv6Addr, UdpSocket};
 use std::time::Duration;
+use tortie_testkit::bind_when_free;
 
 /// Whether a datagram to a socket of the node arrives.
 fn arrives(node: &Namespace, bind: &str, send: impl Fn()) -> bool {
-    let socket = node.open().run(|| UdpSocket::bind(bind).unwrap()).unwrap();
+    let socket = node.open().run(|| bind_when_free(|| UdpSocket::bind(bind)).unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     send();
     socket.recv(&mut [0; 64]).is_ok()

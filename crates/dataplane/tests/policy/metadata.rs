@@ -7,13 +7,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tortie_plan::{Action, Metadata, Plan, Policy, PolicySettings, Rule, Settings, TierEnd};
+use tortie_testkit::bind_when_free;
 
 /// Longer than TCP waits before it asks again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who answers on an address of the node says his name.
 fn serve(node: &Namespace, address: &str, name: &'static str) {
-    let listener = node.open().run(|| TcpListener::bind(address).unwrap()).unwrap();
+    let listener = node.open().run(|| bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(name.as_bytes());

@@ -9,6 +9,7 @@ use tortie_dataplane::Dataplane;
 use tortie_plan::{
     Member, NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, Plan, PortRange, Set, SetId, SetKind, Settings,
 };
+use tortie_testkit::bind_when_free;
 
 /// Of a pool that is translated, and of one that is not.
 const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
@@ -110,7 +111,7 @@ impl World {
 /// A new socket each time: a flow keeps the address that its first packet got.
 async fn seen(from: &Namespace, there: &Namespace, to: SocketAddr) -> SocketAddr {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let listener = there.open().run(move || UdpSocket::bind(to).unwrap()).unwrap();
+    let listener = there.open().run(move || bind_when_free(|| UdpSocket::bind(to)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
     listener.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let sender = from.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
@@ -230,7 +231,12 @@ async fn a_workload_reaches_itself_through_a_service() {
     );
     let pod = world.pods[0].open();
     let (server, client) = pod
-        .run(|| (UdpSocket::bind("0.0.0.0:5353").unwrap(), UdpSocket::bind("0.0.0.0:0").unwrap()))
+        .run(|| {
+            (
+                bind_when_free(|| UdpSocket::bind("0.0.0.0:5353")).unwrap(),
+                UdpSocket::bind("0.0.0.0:0").unwrap(),
+            )
+        })
         .unwrap();
     for socket in [&server, &client] {
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

@@ -7,6 +7,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use tortie_dataplane::{Dataplane, Failure};
 use tortie_plan::{Action, EndpointToHost, Rule, Settings, Update};
+use tortie_testkit::bind_when_free;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
@@ -25,7 +26,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     // Sources that are not its own.
     node.ip("addr add 192.0.2.1/32 dev lo");
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.tap1.rp_filter=0"]);
-    let socket = node.open().run(|| UdpSocket::bind("0.0.0.0:5000").unwrap()).unwrap();
+    let socket = node.open().run(|| bind_when_free(|| UdpSocket::bind("0.0.0.0:5000")).unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     let link = Link::open(&one, "eth0");
     let arrives = |source: &str| {

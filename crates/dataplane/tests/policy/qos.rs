@@ -10,6 +10,7 @@ use tortie_plan::{
     Bandwidth, FloatingIp, Member, POOLS, PacketRate, Plan, Qos, Set, SetId, SetKind, Settings, Update,
     Workload,
 };
+use tortie_testkit::bind_when_free;
 
 const POD: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 const OTHER: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
@@ -114,12 +115,12 @@ async fn arrived(from: &Namespace, to: &Namespace, address: &str, count: usize) 
 
 fn bind(at: &Namespace, address: &str) -> UdpSocket {
     let address = SocketAddr::new(address.parse().unwrap(), 0);
-    at.open().run(move || UdpSocket::bind(address).unwrap()).unwrap()
+    at.open().run(move || bind_when_free(|| UdpSocket::bind(address)).unwrap()).unwrap()
 }
 
 fn listen(at: &Namespace, address: &str) -> TcpListener {
     let address = SocketAddr::new(address.parse().unwrap(), 0);
-    at.open().run(move || TcpListener::bind(address).unwrap()).unwrap()
+    at.open().run(move || bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap()
 }
 
 fn connect(from: &Namespace, to: SocketAddr) -> std::io::Result<TcpStream> {

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
 use tortie_testkit::PATIENCE;
+use tortie_testkit::bind_when_free;
 
 /// How long an answer may take before there is none.
 const WAIT: Duration = Duration::from_secs(2);
@@ -96,7 +97,8 @@ impl Servers {
             let all = |port: u16| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
             match *port {
                 Port::Tcp(port) => {
-                    let listener = netns.run(|| TcpListener::bind(all(port))).unwrap().unwrap();
+                    let listener =
+                        netns.run(|| bind_when_free(|| TcpListener::bind(all(port)))).unwrap().unwrap();
                     listener.set_nonblocking(true).unwrap();
                     std::thread::spawn(move || {
                         while !stop.load(Ordering::Relaxed) {
@@ -107,7 +109,8 @@ impl Servers {
                     })
                 }
                 Port::Udp(port) => {
-                    let socket = netns.run(|| UdpSocket::bind(all(port))).unwrap().unwrap();
+                    let socket =
+                        netns.run(|| bind_when_free(|| UdpSocket::bind(all(port)))).unwrap().unwrap();
                     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
                     std::thread::spawn(move || {
                         let mut buffer = [0; 64];

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tortie_dataplane::Netns;
+use tortie_testkit::bind_when_free;
 
 pub const STREAM: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -12,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn stream(from: &str, to: &str, address: IpAddr) -> usize {
     let inside = |namespace: &str| Netns::open(format!("/run/netns/{namespace}")).unwrap();
     let address = SocketAddr::new(address, 7000);
-    let listener = inside(to).run(|| TcpListener::bind(address)).unwrap().unwrap();
+    let listener = inside(to).run(|| bind_when_free(|| TcpListener::bind(address))).unwrap().unwrap();
     let reader = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

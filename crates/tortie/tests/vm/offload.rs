@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use tortie_dataplane::Netns;
-use tortie_testkit::{Namespace, guest_test};
+use tortie_testkit::{Namespace, bind_when_free, guest_test};
 
 const PORT: u16 = 8080;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -14,8 +14,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Answers everything that one connection says.
 fn echo(namespace: &Namespace, address: &str) {
     let at = SocketAddr::new(address.parse().unwrap(), PORT);
-    let listener =
-        Netns::open(namespace.path()).unwrap().run(move || TcpListener::bind(at)).unwrap().unwrap();
+    let listener = Netns::open(namespace.path())
+        .unwrap()
+        .run(move || bind_when_free(|| TcpListener::bind(at)))
+        .unwrap()
+        .unwrap();
     std::thread::spawn(move || {
         let (mut connection, _) = listener.accept().unwrap();
         let mut byte = [0];

@@ -8,6 +8,7 @@ use crate::{Lab, family};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use tortie_dataplane::Netns;
+use tortie_testkit::bind_when_free;
 
 const DENIED_PORT: u16 = 81;
 const POLICY: &str = "{kind: GlobalNetworkPolicy, apiVersion: projectcalico.org/v3, metadata: {name: closed-port}, spec: \
@@ -49,7 +50,8 @@ impl Connection {
     fn open(lab: &Lab, address: &str) -> Connection {
         let address: IpAddr = address.parse().unwrap();
         let inside = |pod: &str| Netns::open(lab.pod_path(pod)).unwrap();
-        let listener = inside("two").run(|| TcpListener::bind((address, PORT))).unwrap().unwrap();
+        let listener =
+            inside("two").run(|| bind_when_free(|| TcpListener::bind((address, PORT)))).unwrap().unwrap();
         let client = inside("one").run(|| TcpStream::connect((address, PORT))).unwrap().unwrap();
         let connection = Connection { client, server: listener.accept().unwrap().0 };
         for stream in [&connection.client, &connection.server] {

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 use tortie_dataplane::Netns;
 use tortie_plan::evaluate::Packet;
+use tortie_testkit::bind_when_free;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -94,7 +95,7 @@ pub struct Flow {
 
 impl Flow {
     pub fn open(from: &Place, to: &Place, address: SocketAddr) -> Flow {
-        let listener = to.netns.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let listener = to.netns.run(|| bind_when_free(|| TcpListener::bind(address))).unwrap().unwrap();
         let sender = from.netns.run(|| TcpStream::connect_timeout(&address, LIMIT)).unwrap().unwrap();
         let (receiver, _) = listener.accept().unwrap();
         receiver.set_read_timeout(Some(LIMIT)).unwrap();

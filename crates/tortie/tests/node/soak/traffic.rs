@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tortie_dataplane::Netns;
+use tortie_testkit::bind_when_free;
 
 /// Where packets go that no test wants elsewhere.
 pub const PORT: u16 = 4000;
@@ -23,7 +24,11 @@ pub struct Stream {
 }
 
 fn socket_in(namespace: &str, address: &str, port: u16) -> UdpSocket {
-    Netns::open(namespace).unwrap().run(|| UdpSocket::bind((address, port))).unwrap().unwrap()
+    Netns::open(namespace)
+        .unwrap()
+        .run(|| bind_when_free(|| UdpSocket::bind((address, port))))
+        .unwrap()
+        .unwrap()
 }
 
 impl Stream {
