@@ -205,39 +205,60 @@ fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The certificate of nodes, read from its Secret for every new connection: renewed ones are used at once.
+/// The certificate of nodes. It is read from its Secret once, and again after a connection that no hub has served: thousands of
+/// nodes that lose their hub at the same moment must not all ask kube-apiserver, and a renewed certificate is needed only when
+/// the old one is rejected. In TLS 1.3 the client completes its handshake before the server checks the certificate, so only a
+/// message of the hub proves that it was accepted.
 #[derive(Debug)]
 pub struct NodeCertificates {
     kubernetes: KubernetesTarget,
     namespace: String,
     name: String,
-    /// What was read last, for when Kubernetes is out of reach.
-    last: Mutex<Option<(TlsPem, Arc<ClientConfig>)>>,
+    cached: Mutex<Option<CachedCertificate>>,
+}
+
+#[derive(Debug)]
+struct CachedCertificate {
+    pem: TlsPem,
+    config: Arc<ClientConfig>,
+    /// The hub of the last connection has accepted it.
+    is_accepted: bool,
 }
 
 impl NodeCertificates {
     pub fn new(kubernetes: KubernetesTarget, namespace: &str, name: &str) -> NodeCertificates {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        NodeCertificates { kubernetes, namespace, name, last: Mutex::default() }
+        NodeCertificates { kubernetes, namespace, name, cached: Mutex::default() }
     }
 
     pub async fn config(&self) -> Result<Arc<ClientConfig>, CertificateError> {
-        let mut last = self.last.lock().await;
-        let read = timeout(READ_TIMEOUT, self.read()).await.unwrap_or(Err(CertificateError::Timeout));
-        let pem = match (read, &*last) {
-            (Ok(pem), _) => pem,
-            (Err(error), Some((_, config))) => {
-                tracing::debug!(%error, "connecting to a hub with the certificate that was read before");
-                return Ok(config.clone());
-            }
-            (Err(error), None) => return Err(error),
-        };
-        if let Some((_, config)) = last.as_ref().filter(|(known, _)| *known == pem) {
-            return Ok(config.clone());
+        let mut cached = self.cached.lock().await;
+        if let Some(certificate) = cached.as_mut()
+            && std::mem::take(&mut certificate.is_accepted)
+        {
+            return Ok(certificate.config.clone());
         }
-        let config = Arc::new(pem.client()?);
-        *last = Some((pem, config.clone()));
-        Ok(config)
+        let read = timeout(READ_TIMEOUT, self.read()).await.unwrap_or(Err(CertificateError::Timeout));
+        match (read, &*cached) {
+            (Err(error), Some(certificate)) => {
+                tracing::debug!(%error, "cannot read the certificate of nodes; connecting to a hub with the previous one");
+                Ok(certificate.config.clone())
+            }
+            (Err(error), None) => Err(error),
+            (Ok(pem), Some(certificate)) if certificate.pem == pem => Ok(certificate.config.clone()),
+            (Ok(pem), _) => {
+                let config = Arc::new(pem.client()?);
+                *cached = Some(CachedCertificate { pem, config: config.clone(), is_accepted: false });
+                Ok(config)
+            }
+        }
+    }
+
+    /// Records that a hub has accepted the certificate: the next connection uses it without reading the Secret.
+    pub async fn set_accepted(&self) {
+        if let Some(certificate) = &mut *self.cached.lock().await {
+            certificate.is_accepted = true;
+        }
     }
 
     async fn read(&self) -> Result<TlsPem, CertificateError> {

@@ -137,6 +137,13 @@ impl ClientTls {
         self.expected.check(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
         Ok(stream)
     }
+
+    /// Records that the hub has accepted the certificate of the last connection.
+    pub async fn set_accepted(&self) {
+        if let ConnectorSource::Own(own) = &self.connector {
+            own.set_accepted().await;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod recording;
 mod removal;
 mod replay;
 mod run;
+mod snapshot_guard;
 mod socket;
 mod startup;
 mod state;

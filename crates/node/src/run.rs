@@ -13,6 +13,7 @@ use crate::pending_endpoints::PendingEndpoints;
 use crate::reclaim::{self, Reclaim};
 use crate::recording::{self, Recording};
 use crate::removal::Removal;
+use crate::snapshot_guard::guard_snapshot;
 use crate::socket::Socket;
 use crate::startup::{self, FelixSettings, StartupError, Variables};
 use crate::state::State;
@@ -35,11 +36,14 @@ use tortie_model::KeyRange;
 use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{Client, Config, Resources};
 
+/// In the state directory: the numbers of objects that the node knows.
+const KNOWN_OBJECTS_FILE: &str = "known-objects.json";
 const RETRY: Duration = Duration::from_secs(1);
 /// Causes of a wait for the datastore that are logged.
 const MAX_REPORTED_CAUSES: usize = 32;
-/// Between collections of what died without a word.
+/// Delay before log settings that could not be applied are tried again.
 const LOG_RETRY: Duration = Duration::from_secs(60);
+/// Interval between garbage collections of attachments whose netns vanished without a CNI DEL.
 const COLLECT: Duration = Duration::from_secs(10);
 /// Between looks at the host's addresses, unless AUTODETECT_POLL_INTERVAL says otherwise.
 const ADDRESSES: Duration = Duration::from_secs(60);
@@ -269,6 +273,7 @@ impl Start<'_> {
             liveness: &state.liveness,
         };
         let mut feed = feed::follow(compute.parameters(), &place, interests)?;
+        feed = guard_snapshot(feed, args.state_dir.join(KNOWN_OBJECTS_FILE), state.clone());
         let pending = PendingEndpoints::default();
         feed = pending.observe(feed, journal.clone(), name.to_owned());
         if client.is_kubernetes() {

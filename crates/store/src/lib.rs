@@ -22,6 +22,8 @@ pub use operation::{Operation, Outcome, Refusal};
 pub use page::{Continuation, LabelSelector, Page};
 pub use resources::{Resources, tier_of};
 pub use tortie_model::Revision;
-pub use watch::{Absence, Backoff, Connection, Watch, collection_prefix, distrusted_lists, is_guarded};
+pub use watch::{
+    Absence, Backoff, Connection, Watch, collection_prefix, distrusted_lists, guarded_collection, is_guarded,
+};
 
 pub type Result<T> = std::result::Result<T, Error>;

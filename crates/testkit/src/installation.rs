@@ -185,7 +185,10 @@ impl Installation {
 
     pub fn etcdctl(&self, args: &[&str]) -> String {
         let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoint]).args(args);
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoint, "--command-timeout", "60s"])
+            .args(args);
         run(command.stdin(Stdio::null()))
     }
 

@@ -11,7 +11,7 @@ use tortie_testkit::bind_when_free;
 /// How large the segments are that the other side may send on a new connection.
 fn segment(pod: &Namespace, there: &Namespace, address: &str) -> u32 {
     let bind = address.to_owned();
-    let listener = there.open().run(move || bind_when_free(|| TcpListener::bind(bind)).unwrap()).unwrap();
+    let listener = there.open().run(move || bind_when_free(|| TcpListener::bind(&bind)).unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
     let _client = pod.open().run(move || TcpStream::connect(to).unwrap()).unwrap();
     let (server, _) = listener.accept().unwrap();

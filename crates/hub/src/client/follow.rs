@@ -171,6 +171,9 @@ impl Follower {
             }
             if !std::mem::replace(served, true) {
                 tracing::info!(hub = %address, "following the hub");
+                if let Some(tls) = &self.options.tls {
+                    tls.set_accepted().await;
+                }
             }
             if let Some(reply) = reaction.reply {
                 self.say(&mut stream, reply).await?;

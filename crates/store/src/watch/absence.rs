@@ -9,8 +9,6 @@ use tokio::time::Instant;
 use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX};
 use tortie_model::{Key, KeyRange, Kind};
 
-/// Of so many missing objects, more than half of what was known is a large share; of fewer, only everything is.
-const MIN_MISSING: usize = 10;
 /// Lists that must agree.
 const MIN_LISTS: u32 = 3;
 /// Between two lists of a row. A longer outage between them proves nothing about the objects.
@@ -24,9 +22,12 @@ pub struct Absence {
 }
 
 impl Absence {
+    /// From this many missing objects on, more than half of the known ones is a large share; of fewer, only all of them are.
+    pub const MIN_MISSING: usize = 10;
+
     pub fn is_large(self) -> bool {
         let Absence { known, missing } = self;
-        missing > 0 && (missing == known || (missing >= MIN_MISSING && missing > known / 2))
+        missing > 0 && (missing == known || (missing >= Absence::MIN_MISSING && missing > known / 2))
     }
 }
 
@@ -97,6 +98,19 @@ pub fn collection_prefix(key: &Key) -> &'static str {
         _ => &[],
     };
     prefixes.iter().copied().find(|prefix| name.starts_with(prefix)).unwrap_or_default()
+}
+
+/// Returns the collection of an object whose loss opens or cuts off workloads: its kind and [`collection_prefix`].
+pub fn guarded_collection(key: &Key) -> Option<(&'static str, &'static str)> {
+    let kind = match key {
+        Key::Resource { kind, .. } if is_guarded(&KeyRange::all(*kind)) => kind.name(),
+        Key::Block { .. } => "IPAMBlock",
+        Key::BlockAffinity { .. } => "BlockAffinity",
+        Key::Service { .. } => "Service",
+        Key::EndpointSlice { .. } => "EndpointSlice",
+        _ => return None,
+    };
+    Some((kind, collection_prefix(key)))
 }
 
 /// Ranges whose loss opens or cuts off workloads: policy, endpoints, nodes, addresses, services, routing and the settings of

@@ -9,7 +9,7 @@ pub(crate) mod follower;
 pub(crate) mod source;
 
 use crate::{Error, Event, Result, Revision};
-pub use absence::{Absence, collection_prefix, is_guarded};
+pub use absence::{Absence, collection_prefix, guarded_collection, is_guarded};
 use absence::{AbsenceDoubt, AbsenceVerdict};
 pub use backoff::Backoff;
 use follower::{Change, Follower, Step, Update};

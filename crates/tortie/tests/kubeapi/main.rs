@@ -19,6 +19,7 @@ mod access;
 mod churn;
 mod condition;
 mod controllers;
+mod fail_closed;
 mod floating;
 mod flood;
 mod hub;

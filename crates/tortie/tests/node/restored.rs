@@ -1,11 +1,15 @@
 //! The datastore is put back to an earlier time, while containers live that it knows nothing of.
 
 use crate::world::{TORTIE, World, eventually};
-use std::process::Command;
+use serde_json::json;
+use std::process::{Command, Stdio};
+use tortie_testkit::Process;
+
+const ENDPOINT_KEYS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 
 /// What a backup from before the container would not have: its address, its block, its endpoint.
 fn forget(world: &World) {
-    for prefix in ["/calico/ipam/v2/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"] {
+    for prefix in ["/calico/ipam/v2/", ENDPOINT_KEYS] {
         world.etcdctl(&["del", "--prefix", prefix]);
     }
 }
@@ -94,4 +98,39 @@ fn two_holders_of_an_address_are_reported() {
         world.calicoctl(&["ipam", "release", "--force", "--state-dir", &state, "--from-report", &report], "");
     assert!(released.contains("Released 0 IPs"), "{released}");
     assert!(reaches(&world, address), "{}", world.log());
+}
+
+/// A datastore that is empty all of a sudden, as after the restoration of the wrong backup, when the node starts.
+#[test]
+fn a_restarted_node_distrusts_an_emptied_datastore() {
+    let mut world = World::new();
+    let (client, web) = (world.container(), world.container());
+    let mut labelled = world.config();
+    labelled["tortie_labels"] = json!({"role": "web"});
+    world.must("ADD", "client", &client.path(), &world.config());
+    let addresses = world.must("ADD", "web", &web.path(), &labelled).addresses();
+    let policy = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": "closed"},
+        "spec": {"selector": "role == 'web'", "types": ["Ingress"]}});
+    world.calicoctl(&["apply", "-f", "-"], &policy.to_string());
+    let is_closed = |address: &String| !client.reaches(address);
+    eventually("the policy is in force", || addresses.iter().all(is_closed));
+    // A node that becomes ready saves the numbers of objects that it knows.
+    world.start(&[]);
+    let counts = || std::fs::read_to_string(world.path("state/known-objects.json")).unwrap_or_default();
+    eventually("the policy is counted", || counts().contains("\"GlobalNetworkPolicy\":1"));
+    world.stop();
+    let policy_key = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/closed";
+    let stored = world.stored_at(policy_key);
+    assert!(stored.contains("role == 'web'"), "{}", world.stored("--keys-only"));
+    world.etcdctl(&["del", policy_key]);
+    world.etcdctl(&["del", "--prefix", ENDPOINT_KEYS]);
+
+    let mut command = world.command(&[], &[("TORTIE_ABSENCE_GRACE_SECONDS", "600")]);
+    let log = std::fs::File::options().append(true).open(world.path("node.log")).unwrap();
+    let _node = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
+    eventually("the node reports the loss", || world.log().contains("1 of 1 GlobalNetworkPolicy"));
+    assert!(addresses.iter().all(is_closed), "{}", world.log());
+    world.etcdctl(&["put", policy_key, &stored]);
+    world.await_status();
+    assert!(addresses.iter().all(is_closed), "{}", world.log());
 }

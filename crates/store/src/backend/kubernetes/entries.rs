@@ -46,7 +46,7 @@ impl Kubernetes {
         let answer = match self.api.get(place.form.kind_name(self.reader.group), &place.path()).await {
             Err(Failure::NotServed(reason)) => {
                 self.confirm_unserved(&place.collection).await?;
-                return Err(Failure::NotServed(reason).into_error(key));
+                return Err(Error::DoesNotExist { id: key.to_string(), reason });
             }
             answer => answer.map_err(|failure| failure.into_error(key))?,
         };
@@ -233,7 +233,7 @@ impl Kubernetes {
                     Err(error) => Err(error),
                 }
             }
-            Err(failure) => Err(failure.into_write_error(key)),
+            Err(failure) => Err(failure.into_error(key)),
         }
     }
 
@@ -419,7 +419,7 @@ impl Kubernetes {
                 Ok(found) => Error::Conflict { id: key.to_string(), current: resource(entry(found).ok()) },
                 Err(error) => error,
             },
-            other => other.into_write_error(key),
+            other => other.into_error(key),
         }
     }
 }

@@ -73,22 +73,16 @@ impl Failure {
     pub fn about(self, id: String) -> Error {
         match self {
             Failure::Exists(reason) => Error::AlreadyExists { id, reason, current: None },
-            Failure::Missing(reason) | Failure::NotServed(reason) => Error::DoesNotExist { id, reason },
+            Failure::Missing(reason) => Error::DoesNotExist { id, reason },
+            // No proof of absence: a load balancer without a backend answers 404 as well.
+            Failure::NotServed(reason) => Error::Datastore(format!(
+                "the API server does not serve the kind of {id}: {reason}; check that its definition is installed (`tortie crds`)"
+            )),
             Failure::Conflict => Error::Conflict { id, current: None },
             Failure::Expired(_) => Error::Expired(id),
             Failure::Unreachable { reason, .. } => Error::Datastore(reason),
             Failure::Response(error) => Error::Response(error),
             Failure::Unknown(error) | Failure::Other(error) => error,
-        }
-    }
-
-    /// The error of a write: what is not served cannot be written, and may well be served later.
-    pub fn into_write_error(self, key: &Key) -> Error {
-        match self {
-            Failure::NotServed(reason) => Error::Datastore(format!(
-                "the API server does not serve the kind of {key}: {reason}; install its definition (`tortie crds`)"
-            )),
-            other => other.into_error(key),
         }
     }
 
@@ -159,7 +153,7 @@ mod tests {
         let key = Key::Handle { id: "h".into() };
         let unknown = Status { details: None, ..status(404, "", "404 page not found") };
         assert!(matches!(Failure::of_status(&unknown), Failure::NotServed(_)));
-        let error = Failure::of_status(&unknown).into_write_error(&key).to_string();
+        let error = Failure::of_status(&unknown).into_error(&key).to_string();
         assert!(error.contains("does not serve the kind of IPAMHandleKey(id=h)"), "{error}");
         assert!(matches!(Failure::of_status(&status(404, "NotFound", "none")), Failure::Missing(_)));
     }
