@@ -3,7 +3,8 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let files = protox::compile(["proto/rpc.proto"], ["proto"])?;
-    // Keys and values are shared, not copied, between the socket buffer, the store and the watchers.
+    // Generate `Bytes` fields: the socket buffer, the store and the watchers share keys and values without
+    // copying.
     tonic_prost_build::configure().bytes(".").compile_fds(files)?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The etcd v3 protocol, generated from proto/: shared by the store's etcd backend and by the embedded server.
+//! gRPC types of the etcd v3 protocol, generated from proto/. The etcd backend of the store and the embedded
+//! etcd server share them.
 #![allow(clippy::all, missing_docs)]
 
 pub mod mvccpb {

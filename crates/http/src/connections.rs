@@ -1,5 +1,5 @@
-//! The open connections of a listener: how many there may be, of all sources and of one, and which of them gives way to a new
-//! one. No I/O: connections are tasks that are aborted.
+//! Table of the open connections of a listener. It enforces a limit in total and per source address and selects
+//! the connection that is closed in favour of a new one. It does no I/O: a connection is a task that it aborts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ pub struct ConnectionLimits {
     pub per_source: usize,
 }
 
-/// What happens to a new connection.
+/// Result of making room for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Free,
-    /// Another connection was closed for it.
+    /// Another connection was closed to make room.
     Displaced,
-    /// All that could give way are busy.
+    /// The limit is reached and every connection that could be closed is busy.
     Refused,
 }
 
-/// Connections in the order in which they were opened.
+/// Open connections, ordered by the time of opening.
 #[derive(Debug)]
 pub struct ConnectionTable {
     limits: ConnectionLimits,
@@ -43,7 +43,7 @@ impl ConnectionTable {
         ConnectionTable { limits, open: Vec::new() }
     }
 
-    /// Makes room for a connection of this source, by closing another one if there has to be.
+    /// Makes room for a connection from `source`, closing another connection if a limit is reached.
     pub fn make_room(&mut self, source: IpAddr) -> Admission {
         self.open.retain(|connection| !connection.task.is_finished());
         let own = self.open.iter().filter(|connection| connection.source == source).count();
@@ -63,8 +63,10 @@ impl ConnectionTable {
         self.open.push(OpenConnection { source, activity, task });
     }
 
-    /// The oldest idle connection of the source that has the most. Without an idle one, the oldest of the source that has the
-    /// most, unless that is the source of the new connection, which has `own`.
+    /// Returns the position of the connection to close: the oldest idle connection of the source with the most
+    /// connections. If no connection is idle, the oldest connection of the source with the most, provided that
+    /// it keeps at least as many as the source of the new connection then has. `own` is the present number of
+    /// the latter.
     fn dispensable(&self, own: usize) -> Option<usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in &self.open {
@@ -74,7 +76,7 @@ impl ConnectionTable {
         let largest = |busy: bool| {
             let candidates = self.open.iter().enumerate();
             let candidates = candidates.filter(|(_, connection)| connection.activity.is_busy() == busy);
-            // The last of several maxima is taken, and that is to be the oldest.
+            // `max_by_key` returns the last of several maxima; iterating in reverse makes that the oldest.
             candidates.rev().max_by_key(|(_, connection)| count(connection))
         };
         let busy = || largest(true).filter(|(_, connection)| count(connection) > own + 1);
@@ -82,11 +84,12 @@ impl ConnectionTable {
     }
 }
 
-/// The requests in progress on a connection. One without any is idle, as is one whose handshake is not done.
+/// Number of requests in progress on a connection. A connection without requests is idle, also during the TLS
+/// handshake.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionActivity(Arc<watch::Sender<usize>>);
 
-/// Counts a request as in progress until it is dropped.
+/// Guard that counts a request as in progress until it is dropped.
 #[derive(Debug)]
 pub struct RequestGuard(ConnectionActivity);
 
@@ -100,11 +103,11 @@ impl ConnectionActivity {
         *self.0.borrow() > 0
     }
 
-    /// Returns when the connection has been idle for so long.
+    /// Returns once the connection has been idle for `limit` without interruption.
     pub async fn idle_for(&self, limit: Duration) {
         let mut requests = self.0.subscribe();
         loop {
-            // This keeps the sender.
+            // Cannot fail: `self` keeps the sender alive.
             let _ = requests.wait_for(|requests| *requests == 0).await;
             if tokio::time::timeout(limit, requests.changed()).await.is_err() {
                 return;
@@ -181,7 +184,8 @@ mod tests {
         }
         assert_eq!(sources.connect(4).0, Admission::Displaced);
         assert_eq!(sources.sources(), [9, 1, 1, 2, 2, 3, 3, 4]);
-        // Where all are busy, a source that has few displaces one that has many, and not the other way round.
+        // If all connections are busy, a source with few connections displaces one of a source with many, never
+        // the reverse.
         let busy: Vec<RequestGuard> =
             sources.table.open.iter().map(|connection| connection.activity.begin_request()).collect();
         assert_eq!(sources.connect(3).0, Admission::Refused);

@@ -1,5 +1,5 @@
-//! HTTP connections: never more than there is room for, and none for longer than it takes to answer. And what daemons say
-//! there of themselves: whether each of their parts is alive, and what pages of metrics are made of.
+//! HTTP server for the daemons, with bounds on the number and the lifetime of connections. Also the building
+//! blocks of their liveness and metrics endpoints.
 
 mod connections;
 pub mod liveness;
@@ -23,17 +23,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// Connections of one listener, of all sources and of one.
+/// Connection limits of one listener, in total and per source address.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 64, per_source: 16 };
-/// A request has to be sent within this time; a connection that is kept alive for the next one is closed after it.
+/// Time limit for the TLS handshake and for the headers of each request. It also bounds how long a kept-alive
+/// connection may wait for its next request.
 const HEADERS: Duration = Duration::from_secs(5);
-/// Also the slowest reader is done by then, or is not waited for.
+/// Maximum lifetime of a connection, so that a slow reader cannot hold it open.
 const LIFETIME: Duration = Duration::from_secs(60);
 const BUFFER: usize = 16 << 10;
-/// After a failure to accept: descriptors may be short.
+/// Delay after `accept` fails, for example because file descriptors are exhausted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// On all addresses unless a host is named: of both families, or of IPv4 where the kernel has no other.
+/// Binds a listener to `host`, or to all addresses if `host` is empty: dual-stack, or IPv4 only if the kernel
+/// has no IPv6.
 pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     if !host.is_empty() {
         return TcpListener::bind((host, port)).await;
@@ -46,7 +48,7 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Serves until it is dropped, and all connections with it.
+/// Accepts and serves connections until the future is dropped, which also closes all connections.
 pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>, closed: Counter) {
     let (mut table, mut tasks) = (ConnectionTable::new(CONNECTION_LIMITS), JoinSet::new());
     loop {
@@ -63,7 +65,8 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsFiles>,
         if table.make_room(source) != Admission::Free {
             closed.inc();
         }
-        // Never busy, so that the oldest gives way: whoever sends a request at once has long been answered.
+        // Connections are never marked busy, so the oldest one is closed: its client had the most time to get a
+        // response.
         let activity = ConnectionActivity::default();
         let task = tasks.spawn(converse(stream, router.clone(), tls.clone()));
         table.insert(source, activity, task);
@@ -74,7 +77,7 @@ async fn converse(stream: TcpStream, router: Router, tls: Option<TlsFiles>) {
     let Some(tls) = tls else { return answer(stream, router).await };
     match tokio::time::timeout(HEADERS, tls.accept(stream)).await {
         Ok(Ok(stream)) => answer(stream, router).await,
-        Ok(Err(error)) => tracing::warn!(%error, "an HTTP connection is refused: TLS"),
+        Ok(Err(error)) => tracing::warn!(%error, "TLS handshake of an HTTP connection failed"),
         Err(_) => {}
     }
 }
@@ -83,6 +86,6 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(BUFFER);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // Whoever asked went away, or took too long.
+    // An error means that the client disconnected; a timeout, that the connection reached its maximum lifetime.
     let _ = tokio::time::timeout(LIFETIME, connection).await;
 }

@@ -1,5 +1,5 @@
-//! Signs of life: each part of a daemon that must never stop gives one again and again. A part that is silent for too
-//! long is named, and the daemon is no longer alive: whoever supervises it starts it again.
+//! Liveness tracking. Each component of a daemon that must keep running sends heartbeats. If one sends none for
+//! too long, the liveness endpoint names it and fails, so that the supervisor restarts the daemon.
 
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
@@ -7,22 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes on a machine that is merely busy.
+/// Default heartbeat timeout; longer than any operation takes on a machine that is merely busy.
 const SILENCE: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
 pub struct Liveness {
     started: Instant,
-    /// How long a part may be silent unless somebody has set another limit for it.
+    /// Time without a heartbeat after which a component counts as dead, unless the caller of `silent` passes
+    /// another limit.
     limit: Duration,
     parts: Mutex<BTreeMap<&'static str, Arc<AtomicU64>>>,
 }
 
-/// One part's way to say that it lives.
+/// Handle with which one component reports that it is alive.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     started: Instant,
-    /// Milliseconds since the start.
+    /// Time of the last heartbeat, in milliseconds since `started`.
     last: Arc<AtomicU64>,
 }
 
@@ -37,7 +38,7 @@ impl Liveness {
         Liveness { started: Instant::now(), limit, parts: Mutex::default() }
     }
 
-    /// From now on this part is expected to beat.
+    /// Registers a component, which has to send heartbeats from now on.
     pub fn part(&self, name: &'static str) -> Heartbeat {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let heartbeat = Heartbeat { started: self.started, last: parts.entry(name).or_default().clone() };
@@ -45,7 +46,7 @@ impl Liveness {
         heartbeat
     }
 
-    /// This part is not at work any more, and need not be.
+    /// Unregisters a component that has stopped on purpose.
     pub fn forget(&self, name: &str) {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
@@ -54,7 +55,8 @@ impl Liveness {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
-    /// The parts that have been silent for too long, and for how long. `limits` are those that somebody has set.
+    /// Returns the components without a recent heartbeat and the time since their last one. `limits` overrides
+    /// the default limit per component.
     pub fn silent(&self, limits: &BTreeMap<String, Duration>) -> BTreeMap<&'static str, Duration> {
         let now = self.started.elapsed();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,11 +64,11 @@ impl Liveness {
             |last: &AtomicU64| now.saturating_sub(Duration::from_millis(last.load(Ordering::Relaxed)));
         let limit = |name: &str| limits.get(name).copied().unwrap_or(self.limit);
         let parts = parts.iter().map(|(name, last)| (*name, silence(last)));
-        // As everywhere, a limit of zero means that there is none.
+        // A limit of zero disables the check of that component.
         parts.filter(|(name, silence)| !limit(name).is_zero() && *silence > limit(name)).collect()
     }
 
-    /// A line for each part, and an error if one is silent.
+    /// Renders the liveness page, one line per component. The status is 503 if any component missed its limit.
     pub fn page(&self) -> (StatusCode, String) {
         let silent = self.silent(&BTreeMap::new());
         let line = |part: &'static str| match silent.get(part) {
@@ -78,7 +80,7 @@ impl Liveness {
     }
 }
 
-/// What is said of a part that has been silent for too long.
+/// Describes a component that has sent no heartbeat for `silence`.
 pub fn describe(silence: Duration) -> String {
     format!("no sign of life for {} s", silence.as_secs())
 }

@@ -1,12 +1,12 @@
-//! The daemon's own process, under the names that every client of Prometheus has.
+//! Metrics of the daemon's own process, under the standard `process_*` names of the Prometheus clients.
 
 use std::fmt::Write;
 use std::fs;
 
-/// In which the kernel tells times, on every architecture that we know.
+/// Clock ticks per second in /proc (USER_HZ), 100 on all supported architectures.
 const TICKS: f64 = 100.0;
 
-/// The lines that a scraper gets; what cannot be read is left out.
+/// Renders the metrics in the Prometheus text format. Values that cannot be read are omitted.
 pub fn text() -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, value: Option<f64>| {
@@ -15,7 +15,7 @@ pub fn text() -> String {
         }
     };
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may contain anything.
+    // Parse after the command name, which may contain any character, including spaces and parentheses.
     let fields: Vec<f64> = stat
         .rsplit(") ")
         .next()

@@ -1,13 +1,13 @@
-//! Summaries: quantiles of what was observed lately, as the dashboards of Calico draw them.
+//! Prometheus summaries: quantiles of the recent observations, as the Calico dashboards expect them.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Older ones are forgotten, as with the reference.
+/// Window of the quantiles. Calico uses the same one; older observations are dropped.
 const LATELY: Duration = Duration::from_secs(10 * 60);
-/// Of more in that time only the last count.
+/// Maximum number of observations in the window; beyond it the oldest are dropped.
 const AT_MOST: usize = 2048;
 const QUANTILES: [(&str, f64); 3] = [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)];
 
@@ -37,7 +37,7 @@ impl Summary {
         observed.sum += value;
     }
 
-    /// The lines that a scraper gets.
+    /// Renders the summary in the Prometheus text format.
     pub fn text(&self, name: &str, help: &str) -> String {
         self.text_at(Instant::now(), name, help)
     }
@@ -49,7 +49,7 @@ impl Summary {
         values.sort_by(f64::total_cmp);
         let mut text = format!("# HELP {name} {help}.\n# TYPE {name} summary\n");
         for (label, quantile) in QUANTILES {
-            // With nothing observed there is no such number.
+            // Quantiles are NaN without observations.
             let value =
                 rank(values.len(), quantile).and_then(|rank| values.get(rank)).copied().unwrap_or(f64::NAN);
             let _ = writeln!(text, "{name}{{quantile=\"{label}\"}} {value}");
@@ -59,7 +59,7 @@ impl Summary {
     }
 }
 
-/// The place of a quantile among so many sorted values.
+/// Returns the index of a quantile among `count` sorted values.
 fn rank(count: usize, quantile: f64) -> Option<usize> {
     #[allow(
         clippy::cast_possible_truncation,

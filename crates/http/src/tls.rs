@@ -1,5 +1,5 @@
-//! TLS of a listener: the server's certificate, and the authority of the clients that may ask. The files are read for each
-//! connection: there are few, and a renewed certificate is in use at once.
+//! TLS settings of a listener: the server certificate and the CA of the clients. The files are read for each
+//! connection: connections are few, and a renewed certificate takes effect at once.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ pub struct TlsFiles {
     pub clients: Clients,
 }
 
-/// Whom the server answers.
+/// Clients that the server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
     Anybody,
-    /// Those with a certificate of this authority, and those without any if `or_none`.
+    /// Clients with a certificate signed by this CA; with `or_none` also clients without a certificate.
     SignedBy {
         authority: PathBuf,
         or_none: bool,

@@ -1,4 +1,5 @@
-//! Whether what address management records is true: of each block alone, and of blocks, handles and users together.
+//! Consistency check of the IPAM data: of each block, and of blocks, handles and addresses in use against each
+//! other.
 
 use crate::pool::Pool;
 use jiff::Timestamp;
@@ -7,21 +8,22 @@ use std::net::IpAddr;
 use tortie_model::ipam::block::{allocations, faults};
 use tortie_model::ipam::{Block, Handle};
 
-/// What does not fit together. Addresses are in order.
+/// Inconsistencies found. Addresses are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Recorded as taken but used by nobody.
+    /// Allocated, but not in use by any workload or tunnel.
     pub not_in_use: Vec<IpAddr>,
-    /// Used, but in no pool that is active.
+    /// In use, but not in any enabled pool.
     pub outside_pools: Vec<IpAddr>,
-    /// Used and in a pool, but not recorded as taken.
+    /// In use and in a pool, but not allocated.
     pub not_allocated: Vec<IpAddr>,
-    /// Handles of which no block has an address.
+    /// Handles without an address in any block.
     pub leaked_handles: Vec<String>,
     pub matched_handles: usize,
-    /// Handles that blocks name but that do not exist; not a problem, since releasing works without them.
+    /// Handles that blocks reference but that do not exist. Not counted as a problem, since releasing works
+    /// without them.
     pub missing_handles: Vec<String>,
-    /// By the block's CIDR.
+    /// Faults per block CIDR.
     pub faults: BTreeMap<String, Vec<String>>,
 }
 
@@ -35,7 +37,7 @@ impl Findings {
     }
 }
 
-/// Holds blocks, pools, handles and the addresses in use against each other.
+/// Compares blocks, pools, handles and the addresses in use.
 pub fn compare(
     blocks: &[Block],
     pools: &[Pool],

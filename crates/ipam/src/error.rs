@@ -1,4 +1,4 @@
-//! Why an address could not be had or given back, in the words users of Calico know.
+//! Errors of address management, with Calico's wording where Calico has the same error.
 
 use crate::pool::Use;
 use ipnet::IpNet;

@@ -1,4 +1,4 @@
-//! What the allocator must know besides its own records: pools, reservations, settings and the node's labels.
+//! Inputs of the allocator besides its own records: pools, reservations, settings and the node's labels.
 
 use crate::owner::Owner;
 use crate::pool::Pool;
@@ -14,11 +14,11 @@ use tortie_model::{Key, Kind, Resource};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
-    /// In the order of their names.
+    /// Sorted by name.
     pub pools: Vec<Pool>,
     pub reservations: Reservations,
     pub config: IpamConfig,
-    /// `None` if the node is not known to the store.
+    /// `None` if the store has no Node object of this name.
     pub node_labels: Option<BTreeMap<String, String>>,
 }
 
@@ -36,7 +36,7 @@ impl Facts {
         })
     }
 
-    /// The labels pools select by.
+    /// Returns the node labels that pools select by.
     pub fn labels(&self, owner: &Owner) -> Result<&BTreeMap<String, String>> {
         self.node_labels.as_ref().ok_or_else(|| Error::DoesNotExist {
             id: Key::resource(Kind::Node, "", &owner.name).to_string(),
@@ -45,20 +45,20 @@ impl Facts {
     }
 }
 
-/// A pool of the store, if it can be used at all.
+/// Converts a pool resource; `None` if it is unusable.
 pub fn pool(resource: &Resource) -> Option<Pool> {
     let Resource::IPPool(object) = resource else { return None };
     let pool = Pool::of(object);
     if pool.is_none() {
         tracing::warn!(
             pool = resource.metadata().name,
-            "pool passed over: its CIDR or block size is not valid"
+            "ignoring a pool with an invalid CIDR or block size"
         );
     }
     pool
 }
 
-/// The owner's labels; what is not a host has none and needs no node.
+/// Returns the labels of the owner. Owners that are not hosts have no labels and need no Node object.
 pub fn node_labels(owner: &Owner, node: Option<&Resource>) -> Option<BTreeMap<String, String>> {
     match owner.affinity {
         AffinityType::Host => node.map(|node| node.metadata().labels.clone()),
@@ -66,7 +66,7 @@ pub fn node_labels(owner: &Owner, node: Option<&Resource>) -> Option<BTreeMap<St
     }
 }
 
-/// All reserved ranges. Single addresses and blanks are tolerated.
+/// Returns all reserved ranges. Single addresses and blanks are accepted.
 pub fn reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Reservations {
     let mut nets = Vec::new();
     for resource in resources {
@@ -77,7 +77,7 @@ pub fn reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Re
                 Some(net) => nets.push(net.trunc()),
                 None if text.is_empty() => {}
                 None => {
-                    tracing::warn!(reservation = resource.metadata().name, text, "not a CIDR, passed over")
+                    tracing::warn!(reservation = resource.metadata().name, text, "ignoring a reserved range that is not a CIDR")
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Facts kept up to date by watches, so that an allocation need not ask for them.
+//! Keeps the allocator's inputs up to date by watches, so that an allocation needs no read for them.
 
 use crate::facts::{self, Facts};
 use crate::owner::Owner;
@@ -12,10 +12,10 @@ use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Client, Event, Watch};
 
-/// How long a request waits for the first complete picture.
+/// Time that a request waits for the first complete snapshot.
 const FIRST_PICTURE: Duration = Duration::from_secs(15);
 
-/// Follows the store until dropped.
+/// Watches the store until dropped.
 #[derive(Debug)]
 pub struct Follower {
     facts: watch::Receiver<Option<Arc<Facts>>>,
@@ -46,7 +46,7 @@ impl Drop for Follower {
     }
 }
 
-/// Everything heard so far.
+/// State built from the watch events.
 struct Picture {
     owner: Owner,
     watches: [Watch; 4],
@@ -89,7 +89,7 @@ impl Picture {
         }
     }
 
-    /// Whether anything changed that matters here.
+    /// Applies an event. Returns whether the facts may have changed.
     fn hear(&mut self, source: usize, event: Event) -> bool {
         match event {
             Event::InSync(_) => {
@@ -101,7 +101,7 @@ impl Picture {
             Event::Put(entry) => self.put(entry.key, Some(entry.value)),
             Event::Delete { key, .. } => self.put(key, None),
             Event::Unreadable { key, error, .. } => {
-                tracing::warn!(%key, %error, "cannot be read; going on with what was there before");
+                tracing::warn!(%key, %error, "cannot parse an entry; keeping its previous value");
                 false
             }
             Event::Reached(_) | Event::Reset => false,

@@ -1,4 +1,5 @@
-//! The record of where a handle has addresses: counted before the block has them, and until it has them no more.
+//! The handle record: the number of addresses that a handle has per block. Addresses are counted before the
+//! block is written and until the block no longer contains them.
 
 use crate::records::{Versioned, handle_key};
 use ipnet::IpNet;
@@ -7,11 +8,12 @@ use tortie_model::ipam::Handle;
 use tortie_store::Revision;
 use tortie_store::operation::{Expected, Reversible, Step};
 
-/// A handle as far as is known.
+/// A handle as last read or written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandleRecord {
     pub id: String,
-    /// `None` if there is none, which for a new container is a safe guess: a wrong one is refused by the store.
+    /// `None` if the handle does not exist. For a new container this is assumed without a read: if it is wrong,
+    /// the store refuses the write.
     found: Option<Versioned<Handle>>,
 }
 
@@ -20,17 +22,17 @@ impl HandleRecord {
         HandleRecord { id: id.to_owned(), found }
     }
 
-    /// Whether it was read or written, not only guessed to be absent.
+    /// Returns whether the handle was read or written, rather than assumed to be absent.
     pub fn is_known(&self) -> bool {
         self.found.is_some()
     }
 
-    /// The blocks it has addresses in, as far as it knows.
+    /// Returns the blocks in which the handle has addresses according to the record.
     pub fn blocks(&self) -> impl Iterator<Item = &str> {
         self.found.iter().flat_map(|found| found.value.block.keys().map(String::as_str))
     }
 
-    /// The step for `count` more addresses of a block, and the record after it.
+    /// Returns the step that adds `count` addresses of a block, and the resulting record.
     pub fn add(&self, cidr: IpNet, count: u32) -> (Reversible, Handle) {
         let key = handle_key(&self.id);
         match &self.found {
@@ -48,14 +50,15 @@ impl HandleRecord {
         }
     }
 
-    /// The step for `count` addresses fewer; nothing if there is nothing to change.
+    /// Returns the step that subtracts `count` addresses, or `None` if nothing changes.
     pub fn subtract(&self, cidr: IpNet, count: u32) -> Option<Step> {
         let found = self.found.as_ref()?;
         let mut handle = found.value.clone();
         handle.subtract(cidr, count).then(|| self.write(handle, &found.revision))
     }
 
-    /// The step for no addresses in these blocks any more, whatever the counts say: they may be too high.
+    /// Returns the step that removes these blocks from the handle, whatever their counts: counts may be too
+    /// high.
     pub fn leave(&self, blocks: &[String]) -> Option<Step> {
         let found = self.found.as_ref()?;
         let mut handle = found.value.clone();
@@ -63,7 +66,7 @@ impl HandleRecord {
         Some(self.write(handle, &found.revision))
     }
 
-    /// What stands after a write; nothing if that is not known.
+    /// Stores the result of a write; without a revision the record becomes unknown.
     pub fn written(&mut self, handle: Handle, revision: Option<Revision>) {
         self.found = revision.map(|revision| Versioned { value: handle, revision });
     }

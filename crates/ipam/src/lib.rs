@@ -1,8 +1,8 @@
-//! Address management: who has which address, in a form that Calico nodes sharing the same pools understand.
+//! IP address management (IPAM), with records that Calico nodes sharing the same pools understand.
 //!
-//! The core is pure: [`block`], [`pool`], [`pick`], [`reservation`] and [`audit`] are functions of what the store
-//! holds and of the time they are given. What is to change in the store comes out as operations whose steps are safe one by
-//! one; a store with transactions carries them out at once.
+//! The core is pure: [`block`], [`pool`], [`pick`], [`reservation`] and [`audit`] are functions of the store's
+//! content and of a given time. Changes are described as operations whose steps are safe one by one; a store
+//! with transactions executes them atomically.
 
 pub mod allocator;
 pub mod audit;

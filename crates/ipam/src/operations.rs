@@ -1,4 +1,4 @@
-//! Everything address management changes in the store, as operations whose steps are in Calico's order.
+//! All changes that IPAM makes in the store, as operations whose steps are in Calico's order.
 //!
 //! | operation | prepare | commit | finish |
 //! | --- | --- | --- | --- |
@@ -9,9 +9,9 @@
 //! | assign | count the address in the handle | write the block | |
 //! | release | | write or delete the block | count fewer in the handle |
 //!
-//! So a handle always names the blocks in which it has addresses, whoever stops where: releasing it finds them. It may name
-//! more; releasing it then rewrites the block before the handle forgets it, so that whoever is about to assign from that
-//! block with this handle is refused.
+//! So a handle references every block in which it has addresses, wherever a process stops, and releasing the
+//! handle finds them. It may reference further blocks; releasing it then rewrites such a block before removing
+//! the reference, so that a concurrent assignment from that block with this handle is refused.
 
 use crate::records::{Versioned, affinity_key, block_key};
 use ipnet::IpNet;
@@ -35,14 +35,15 @@ pub fn delete_block(cidr: IpNet, revision: &Revision) -> Step {
     Step::Delete { key: block_key(cidr), expected: Expected::At(revision.clone()) }
 }
 
-/// The block as it was, with the next sequence number: whoever is about to write it has to look again.
+/// Rewrites the block with the next sequence number, so that concurrent writes of the block fail and are
+/// retried.
 pub fn touch_block(found: &Versioned<Block>) -> Step {
     let mut block = found.value.clone();
     block::advance(&mut block);
     update_block(&block, &found.revision)
 }
 
-/// A claim on a block that is not claimed by this owner yet; `block` creates it or makes it this owner's.
+/// Claims a block for an owner without an affinity to it. `block` creates the block or changes its owner.
 pub fn claim(owner: &Owner, cidr: IpNet, block: Step) -> Operation {
     let key = affinity_key(owner, cidr);
     Operation {
@@ -53,7 +54,7 @@ pub fn claim(owner: &Owner, cidr: IpNet, block: Step) -> Operation {
     }
 }
 
-/// Completes a claim that exists but is not confirmed, or whose block is missing.
+/// Completes an affinity that exists but is not confirmed, or whose block is missing.
 pub fn confirm(owner: &Owner, cidr: IpNet, affinity: &Versioned<BlockAffinity>, block: Step) -> Operation {
     let mut operation = Operation::one(block);
     let mut expected = Expected::At(affinity.revision.clone());
@@ -65,7 +66,7 @@ pub fn confirm(owner: &Owner, cidr: IpNet, affinity: &Versioned<BlockAffinity>, 
     operation
 }
 
-/// A claim on an empty block that its owner does not use.
+/// Claims an empty block that its owner does not use.
 pub fn take_over(
     owner: &Owner,
     cidr: IpNet,
@@ -80,7 +81,7 @@ pub fn take_over(
     operation
 }
 
-/// Gives up a block that belongs to the owner; `block` deletes it or leaves it without an owner.
+/// Releases a block of the owner. `block` deletes the block or removes its owner.
 pub fn give_up(owner: &Owner, cidr: IpNet, affinity: &Versioned<BlockAffinity>, block: Step) -> Operation {
     Operation {
         prepare: vec![set_state(owner, cidr, affinity, AffinityState::PendingDeletion)],
@@ -90,17 +91,17 @@ pub fn give_up(owner: &Owner, cidr: IpNet, affinity: &Versioned<BlockAffinity>, 
     }
 }
 
-/// Deletes a claim on a block that is missing or somebody else's.
+/// Deletes an affinity to a block that is missing or has another owner.
 pub fn withdraw(owner: &Owner, cidr: IpNet, affinity: &Versioned<BlockAffinity>) -> Operation {
     Operation::one(delete_affinity(owner, cidr, Expected::At(affinity.revision.clone())))
 }
 
-/// Hands out addresses: the handle counts them before the block has them.
+/// Assigns addresses: the handle counts them before the block contains them.
 pub fn assign(block: Step, handle: Option<Reversible>) -> Operation {
     Operation { prepare: handle.into_iter().collect(), ..Operation::one(block) }
 }
 
-/// Takes addresses back: the handles count them until the block is without them.
+/// Releases addresses: the handles count them until the block no longer contains them.
 pub fn release(block: Option<Step>, handles: Vec<Step>) -> Operation {
     Operation { commit: block.into_iter().collect(), finish: handles, ..Operation::default() }
 }

@@ -1,20 +1,20 @@
-//! Where in a pool a host looks for a block first, and which one it finds.
+//! Selection of a block in a pool: the position at which a host starts, and the next free block from there.
 //!
-//! The walk is circular from a start that depends on the host, so that hosts rarely reach for the same block.
-//! What is already there is sorted once; gaps are jumped to, so a pool with a million blocks costs no more than the
-//! blocks that exist in it.
+//! The search is circular from a start that depends on the host, so that hosts rarely compete for the same
+//! block. Existing blocks are sorted once and skipped as ranges, so the cost depends on the number of existing
+//! blocks, not on the size of the pool.
 
 use crate::pool::Pool;
 use crate::reservation::Reservations;
 use crate::space;
 use ipnet::IpNet;
 
-/// FNV-1 of 32 bits, which seeds the walk of a host.
+/// Returns the 32-bit FNV-1 hash of a host name, which seeds the search.
 pub fn fnv1(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
 }
 
-/// Where in a pool of `count` blocks the walk begins.
+/// Returns the index at which the search starts in a pool of `count` blocks.
 pub fn start(seed: u64, count: u128) -> u128 {
     if count == 0 {
         return 0;
@@ -23,8 +23,8 @@ pub fn start(seed: u64, count: u128) -> u128 {
     ((u128::from(high) << 64) | u128::from(low)) % count
 }
 
-/// The seed of a host's walk through a pool; with blocks of one address there is no affinity worth keeping, and
-/// time spreads better.
+/// Returns the seed of a host's search in a pool. With blocks of a single address, affinity has no value and
+/// the time is mixed in to spread the hosts.
 pub fn seed(host: &str, pool: &Pool, nanoseconds: i128) -> u64 {
     if pool.block_prefix == pool.cidr.max_prefix_len() {
         (nanoseconds as u64) ^ u64::from(fnv1(host))
@@ -33,7 +33,7 @@ pub fn seed(host: &str, pool: &Pool, nanoseconds: i128) -> u64 {
     }
 }
 
-/// The first block of the pool that does not exist yet and is not wholly reserved.
+/// Returns the first block of the pool that neither exists nor is entirely reserved.
 pub fn unclaimed<'a>(
     pool: &Pool,
     existing: impl IntoIterator<Item = &'a IpNet>,
@@ -50,7 +50,7 @@ pub fn unclaimed<'a>(
     space::nth_block(&pool.cidr, pool.block_prefix, index)
 }
 
-/// The blocks of a pool in the order of the walk.
+/// Returns the blocks of a pool in search order.
 pub fn in_order<'a, T>(pool: &Pool, blocks: &'a [T], cidr: impl Fn(&T) -> &IpNet, start: u128) -> Vec<&'a T> {
     let count = pool.block_count();
     let mut found: Vec<(u128, &T)> = blocks
@@ -65,7 +65,7 @@ pub fn in_order<'a, T>(pool: &Pool, blocks: &'a [T], cidr: impl Fn(&T) -> &IpNet
     found.into_iter().map(|(_, block)| block).collect()
 }
 
-/// Positions of which no address is left to hand out.
+/// Returns the index ranges of blocks that are entirely reserved.
 fn reserved_spans(pool: &Pool, reservations: &Reservations) -> Vec<(u128, u128)> {
     let (pool_first, _) = space::bounds(&pool.cidr);
     let shift = u32::from(pool.cidr.max_prefix_len().saturating_sub(pool.block_prefix));
@@ -79,7 +79,7 @@ fn reserved_spans(pool: &Pool, reservations: &Reservations) -> Vec<(u128, u128)>
     reservations.within(&pool.cidr).filter_map(whole).collect()
 }
 
-/// The first number in `from..until` that no span covers; spans are sorted.
+/// Returns the first number in `from..until` that no span covers. Spans are sorted.
 fn first_gap(taken: &[(u128, u128)], from: u128, until: u128) -> Option<u128> {
     let mut next = from;
     for &(begin, end) in taken {

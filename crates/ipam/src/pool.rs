@@ -1,4 +1,4 @@
-//! Pools as the allocator sees them, and which of them a request may use.
+//! IP pools in the form that the allocator uses, and the selection of pools for a request.
 
 use crate::{Error, Result, space};
 use ipnet::IpNet;
@@ -9,7 +9,7 @@ use tortie_model::kinds::{AssignmentMode, EncapMode, IPPool};
 use tortie_model::scalar::StringEnum;
 use tortie_model::selector::Selector;
 
-/// What an address is for.
+/// Intended use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
     Workload,
@@ -17,37 +17,37 @@ pub enum Use {
     LoadBalancer,
 }
 
-/// An IPPool whose numbers make sense.
+/// An IPPool with a valid CIDR and block size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     pub name: String,
     pub cidr: IpNet,
-    /// Prefix length of its blocks.
+    /// Prefix length of the blocks.
     pub block_prefix: u8,
-    /// Not disabled, not being deleted, not refused.
+    /// Not disabled, not being deleted, and not marked unallocatable in its status.
     pub enabled: bool,
-    /// Handed out without being asked for by name.
+    /// Assignment mode is automatic: the pool may be used without being requested explicitly.
     pub automatic: bool,
-    /// Absent when it cannot be parsed; such a pool selects nothing.
+    /// `None` if the selector is invalid; such a pool selects nothing.
     pub node_selector: Option<Selector>,
     pub namespace_selector: Option<Selector>,
     pub uses: Vec<Use>,
-    /// Packets between some of the nodes travel inside others.
+    /// IPIP encapsulation is in use, always or across subnets.
     pub ipip: bool,
     pub vxlan: bool,
 }
 
-/// What the choice of pools depends on.
+/// Criteria that select the pools for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
     pub version: u8,
     pub node: &'a str,
     pub node_labels: &'a BTreeMap<String, String>,
     pub namespace_labels: &'a BTreeMap<String, String>,
-    /// Asked for by name; empty for any.
+    /// Pools requested explicitly; empty for any.
     pub requested: &'a [IpNet],
     pub intended: Use,
-    /// No block may be smaller than this.
+    /// Maximum prefix length of blocks, that is, their minimum size.
     pub longest_prefix: u8,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for Use {
 }
 
 impl Pool {
-    /// Nothing if the CIDR or the block size cannot be used at all.
+    /// Converts an IPPool; `None` if the CIDR or the block size is invalid.
     pub fn of(pool: &IPPool) -> Option<Pool> {
         let spec = &pool.spec;
         let cidr: IpNet = spec.cidr.parse().ok()?;
@@ -120,7 +120,7 @@ impl Pool {
         self.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels))
     }
 
-    /// The block an address of the pool is in.
+    /// Returns the block that contains an address of the pool.
     pub fn block_of(&self, address: IpAddr) -> Option<IpNet> {
         self.cidr.contains(&address).then(|| space::block_of(address, self.block_prefix)).flatten()
     }
@@ -130,12 +130,12 @@ impl Pool {
     }
 }
 
-/// The pool an address is in, whatever its state, unless only enabled ones are wanted.
+/// Returns the pool that contains an address; with `only_enabled`, disabled pools are ignored.
 pub fn containing(pools: &[Pool], address: IpAddr, only_enabled: bool) -> Option<&Pool> {
     pools.iter().find(|pool| pool.cidr.contains(&address) && (pool.enabled || !only_enabled))
 }
 
-/// The pools an automatic request may use, in the order in which they are to be tried.
+/// Returns the pools that an automatic assignment may use, in the order in which they are tried.
 pub fn select<'a>(pools: &'a [Pool], choice: &Choice<'_>) -> Result<Vec<&'a Pool>> {
     let enabled: Vec<&Pool> =
         pools.iter().filter(|pool| pool.enabled && pool.version() == choice.version).collect();
@@ -166,7 +166,7 @@ pub fn select<'a>(pools: &'a [Pool], choice: &Choice<'_>) -> Result<Vec<&'a Pool
     Ok(usable)
 }
 
-/// A pool from JSON, for tests.
+/// Builds a pool from JSON, for tests.
 #[cfg(test)]
 pub(crate) fn from_json(object: serde_json::Value) -> Option<Pool> {
     let pool = tortie_model::Resource::from_store(tortie_model::Kind::IPPool, object).unwrap();

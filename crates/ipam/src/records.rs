@@ -1,4 +1,4 @@
-//! Address management's own entries in the store, typed, and a count of what reading and writing them costs.
+//! Typed access to the IPAM entries in the store, with a count of the requests sent.
 
 use crate::owner::Owner;
 use crate::{Error, Result};
@@ -15,19 +15,19 @@ use tortie_store::{Client, Entry, Operation, Revision};
 #[cfg(test)]
 use crate::simulation::Process;
 
-/// A value and the revision it was read or written at.
+/// A value and the revision at which it was read or written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Versioned<T> {
     pub value: T,
     pub revision: Revision,
 }
 
-/// How operations are carried out.
+/// Way in which operations are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// All steps in one transaction.
     Transaction,
-    /// Each step as a compare-and-swap of its own.
+    /// Each step as a separate compare-and-swap.
     Steps,
 }
 
@@ -38,7 +38,7 @@ enum Store {
     Simulated(Process),
 }
 
-/// Cheap to clone; all clones count together.
+/// Handle to the IPAM entries. Cheap to clone; all clones share the request counter.
 #[derive(Clone, Debug)]
 pub struct Records {
     store: Store,
@@ -47,7 +47,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Carries operations out in transactions if the store has them.
+    /// Creates the handle. Operations use transactions if the store supports them.
     pub fn new(client: Client) -> Records {
         let carrier = match client.transactions() {
             Some(_) => Carrier::Transaction,
@@ -69,7 +69,8 @@ impl Records {
         self.carrier
     }
 
-    /// Requests made to the store so far. A listing counts as one, however many pages it has.
+    /// Returns the number of requests sent to the store so far. A listing counts as one, whatever its number of
+    /// pages.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
@@ -100,7 +101,7 @@ impl Records {
         }
     }
 
-    /// All steps of an operation. That others were faster is an outcome, not an error.
+    /// Executes all steps of an operation. A lost race is an outcome, not an error.
     pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
         match (self.count(), self.carrier) {
             (Store::Client(client), Carrier::Transaction) => Ok(client.carry_out(operation).await?),
@@ -116,7 +117,7 @@ impl Records {
         as_block(cidr, self.get(&Key::Block { cidr }).await?)
     }
 
-    /// The block after a refusal: what came with the refusal, or else what is read.
+    /// Returns the block after a refused write: the entry that came with the refusal, or else a fresh read.
     pub async fn block_now(
         &self,
         cidr: IpNet,
@@ -142,7 +143,7 @@ impl Records {
         }))
     }
 
-    /// The stored settings; what a missing object means is not decided here.
+    /// Returns the stored configuration; `None` if there is none. Defaults are up to the caller.
     pub async fn config(&self) -> Result<Option<IpamConfig>> {
         Ok(self.get(&Key::IpamConfig).await?.and_then(|found| match found.value {
             Value::IpamConfig(config) => Some(config),
@@ -150,7 +151,7 @@ impl Records {
         }))
     }
 
-    /// Written whatever stands there: settings are set by people, and the last one wins.
+    /// Writes unconditionally: the configuration is set by users, and the last write wins.
     pub async fn write_config(&self, config: IpamConfig) -> Result<()> {
         match self.count() {
             Store::Client(client) => {
@@ -162,7 +163,7 @@ impl Records {
         Ok(())
     }
 
-    /// Removes what old versions kept of a host.
+    /// Deletes the IPAM host entry that old versions kept for a host.
     pub async fn delete_host(&self, host: &str) -> Result<()> {
         let deleted = match self.count() {
             Store::Client(client) => client.delete(&Key::IpamHost { host: host.to_owned() }, None).await,
@@ -205,7 +206,7 @@ impl Records {
         Ok(keys.into_iter().filter_map(cidr).collect())
     }
 
-    /// Blocks of one family or of both. One that cannot be read is passed over.
+    /// Lists the blocks of one family or of both. Unreadable blocks are skipped.
     pub async fn blocks(&self, version: Option<u8>) -> Result<Vec<Versioned<Block>>> {
         let entries = self.list(&KeyRange::Blocks { ip_version: version }).await?;
         Ok(entries
@@ -219,7 +220,7 @@ impl Records {
             .collect())
     }
 
-    /// The claims of an owner, in the order of their keys.
+    /// Lists the affinities of an owner, in key order.
     pub async fn affinities(
         &self,
         owner: &Owner,
@@ -233,7 +234,7 @@ impl Records {
         Ok(self.claims(&range).await?.into_iter().map(|(_, cidr, affinity)| (cidr, affinity)).collect())
     }
 
-    /// The claims of all owners of a kind.
+    /// Lists the affinities of all owners of a type.
     pub async fn all_affinities(
         &self,
         affinity: AffinityType,
@@ -272,7 +273,7 @@ impl Records {
 
 fn as_block(cidr: IpNet, found: Option<Versioned<Value>>) -> Result<Option<Versioned<Block>>> {
     let Some(Versioned { value: Value::Block(value), revision }) = found else { return Ok(None) };
-    // Written back, it would go to another key.
+    // Writing such a block back would write to another key.
     if value.cidr != cidr {
         return Err(Error::Store(tortie_store::Error::Parse {
             key: Key::Block { cidr }.to_string(),

@@ -1,5 +1,5 @@
-//! A store in memory that any number of processes use at once, each of which can be made to die between two requests. After
-//! every write it checks what must hold whoever stops where.
+//! An in-memory store shared by simulated processes, each of which can be made to crash at a given write. After
+//! each write it checks the invariants that have to hold wherever a process crashes.
 
 mod tests;
 
@@ -14,7 +14,7 @@ use tortie_model::{Key, KeyRange, Value};
 use tortie_store::operation::{CompareAndSwap, Operation, Outcome, Written};
 use tortie_store::{Change, Entry, Error, Refusal, Result, Revision};
 
-/// The entries all processes share.
+/// The entries shared by all processes.
 #[derive(Clone, Debug, Default)]
 pub struct World(Arc<Mutex<Entries>>);
 
@@ -24,16 +24,16 @@ struct Entries {
     writes: u64,
 }
 
-/// How a process ends.
+/// Crash of a simulated process.
 #[derive(Clone, Copy, Debug)]
 pub struct Death {
-    /// Writes it gets done before.
+    /// Number of writes completed before the crash.
     pub after: u32,
-    /// Whether the last of them is still carried out, though nobody hears of it.
+    /// Whether the next write is still applied although the process does not receive the response.
     pub unheard: bool,
 }
 
-/// One user of the store.
+/// A simulated client of the store.
 #[derive(Clone, Debug)]
 pub struct Process {
     world: World,
@@ -44,7 +44,7 @@ pub struct Process {
 struct Life {
     death: Option<Death>,
     dead: bool,
-    /// Decides how long each request takes, in turns of the others.
+    /// Random state that determines how often each request yields to other processes.
     dice: u64,
 }
 
@@ -62,7 +62,7 @@ impl World {
         self.0.lock().unwrap().blocks().cloned().collect()
     }
 
-    /// Makes all blocks look as if they had been claimed long ago.
+    /// Removes the claim times of all blocks, so that they count as claimed long ago.
     pub fn age(&self) {
         let mut world = self.0.lock().unwrap();
         let blocks: Vec<Block> = world.blocks().cloned().collect();
@@ -128,7 +128,7 @@ impl Entries {
         }
     }
 
-    /// What must hold at every moment of an entry that was written, and of those it goes with.
+    /// Asserts the invariants of an entry that was written and of the related entries.
     fn assert_sound(&self, key: &Key) {
         match key {
             Key::Block { cidr } => {
@@ -154,7 +154,7 @@ impl Entries {
         }
     }
 
-    /// A handle names all its addresses in a block: releasing it finds them.
+    /// Asserts that a handle counts all its addresses in a block, so that releasing the handle finds them.
     fn assert_counted(&self, id: &str, block: &Block) {
         let held = block::addresses_of(block, id).len() as i64;
         let named = self.handle(id).and_then(|handle| handle.block.get(&block.cidr.to_string()));
@@ -162,7 +162,7 @@ impl Entries {
         assert!(named >= held, "handle {id} names {named} of {held} in {}", block.cidr);
     }
 
-    /// A confirmed claim is a claim on a block that is the owner's.
+    /// Asserts that a confirmed affinity belongs to a block of the same owner.
     fn assert_proven(&self, key: &Key, value: &Value) {
         if let (Key::BlockAffinity { affinity, owner, cidr }, Value::BlockAffinity(claim)) = (key, value)
             && claim.state == AffinityState::Confirmed
@@ -186,7 +186,7 @@ impl Entries {
     }
 }
 
-/// An address that changed its holder without having been free.
+/// Returns a description of an address whose holder changed without a release in between.
 fn double_use(before: &Block, after: &Block) -> Option<String> {
     block::allocations(before).find_map(|old| {
         let new = block::record(after, old.address)?;
@@ -195,7 +195,7 @@ fn double_use(before: &Block, after: &Block) -> Option<String> {
 }
 
 impl Process {
-    /// From now on.
+    /// Schedules the crash of the process, or cancels it with `None`.
     pub fn doom(&self, death: Option<Death>) {
         self.life.lock().unwrap().death = death;
     }
@@ -204,7 +204,7 @@ impl Process {
         self.life.lock().unwrap().dead
     }
 
-    /// Others go first, sometimes.
+    /// Yields a random number of times; fails if the process has crashed.
     async fn turn(&self) -> Result<()> {
         let waits = {
             let mut life = self.life.lock().unwrap();
@@ -275,7 +275,7 @@ impl Process {
             for change in &changes {
                 revision = world.write(change)?;
             }
-            // One revision for all, as a transaction has.
+            // All entries of a transaction get the same revision.
             let writes = world.writes;
             for change in changes.iter().filter(|change| !matches!(change, Change::Keep { .. })) {
                 if let Some((_, written)) = world.entries.get_mut(change.key()) {

@@ -1,15 +1,15 @@
-//! How full pools and blocks are.
+//! Utilisation of pools and blocks.
 
 use crate::reservation::Reservations;
 use crate::{block, space};
 use ipnet::IpNet;
 use tortie_model::ipam::Block;
 
-/// Numbers of addresses. What is reserved may also be in use; free is what is neither.
+/// Numbers of addresses. Reserved addresses may also be in use; free addresses are neither reserved nor in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub total: u128,
-    /// An address that cools down is in use.
+    /// Includes addresses in cooldown.
     pub in_use: u128,
     pub reserved: u128,
     pub free: u128,
@@ -25,7 +25,8 @@ pub fn of_block(block: &Block, reservations: &Reservations) -> Usage {
     }
 }
 
-/// Of a pool and the blocks in it; the space without blocks counts too.
+/// Returns the utilisation of a pool from the blocks in it. Space without blocks counts as free unless it is
+/// reserved.
 pub fn of_pool<'a>(
     cidr: &IpNet,
     blocks: impl IntoIterator<Item = &'a Block>,

@@ -1,4 +1,5 @@
-//! Checks who signed a server's certificate, and not the name under which the server was reached.
+//! A server certificate verifier that checks the chain up to a CA, but not the name under which the server was
+//! reached.
 
 use std::sync::Arc;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
@@ -27,7 +28,7 @@ impl ServerCertVerifier for ChainOnly {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // The name is looked at last: everything else is well.
+            // The verifier checks the name last, so all other checks have passed.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

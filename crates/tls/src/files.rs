@@ -1,17 +1,17 @@
-//! The files, and configurations of both sides made from them.
+//! rustls client and server configurations, built from PEM files.
 
 use crate::pem::{PemError, TlsPem};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
-/// In PEM.
+/// Paths of PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The own certificate, followed by those between it and its authority.
+    /// Own certificate, followed by the intermediate certificates up to the CA.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// The other side must show a certificate that this authority has signed.
+    /// If set, the peer must present a certificate signed by this CA.
     pub ca: Option<PathBuf>,
 }
 
@@ -28,13 +28,13 @@ pub enum TlsError {
 }
 
 impl TlsFiles {
-    /// For a server; clients need certificates if there is an authority for them.
+    /// Returns the configuration of a server. Clients must present a certificate if `ca` is set.
     pub fn server(&self) -> Result<ServerConfig, TlsError> {
         self.pem()?.server().map_err(|error| self.explain(error))
     }
 
-    /// For a client that checks who signed the server, not under which name it was reached: whoever uses this looks at the
-    /// names in the certificate.
+    /// Returns the configuration of a client that verifies the chain of the server certificate, but not the
+    /// server's name. The caller has to check the names in the certificate.
     pub fn client(&self) -> Result<ClientConfig, TlsError> {
         if self.ca.is_none() {
             return Err(TlsError::NoCa);

@@ -1,5 +1,6 @@
-//! TLS of daemons: certificates from files that are read again when they change, so that they can be renewed without a
-//! restart; certificates that a server makes for itself and renews; and the names in the certificates of others.
+//! TLS for the daemons: certificates from files that are reloaded when they change, so that renewing them needs
+//! no restart; certificates that a server issues to itself and renews; and reading the names in peer
+//! certificates.
 
 mod chain;
 mod files;

@@ -1,4 +1,5 @@
-//! Who a certificate stands for.
+//! Names in X.509 certificates, read with a minimal DER parser, and the check of a peer certificate against
+//! expected names.
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -11,7 +12,8 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// The names that the other side may have. One of them is enough; without any, everybody whom the authority signed will do.
+/// Names that the peer certificate may have. One match is enough. Without any, every certificate signed by the
+/// CA is accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     pub common_name: Option<String>,
@@ -19,7 +21,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Whether the certificate that was shown, whose signature has been checked, is of one of these.
+    /// Checks that the peer certificate has one of these names. Its chain must have been verified before.
     pub fn check(&self, shown: Option<&[CertificateDer<'_>]>) -> Result<(), String> {
         if *self == Expected::default() {
             return Ok(());
@@ -38,20 +40,20 @@ impl Expected {
     }
 }
 
-/// The common name of a certificate's subject.
+/// Returns the common name of the certificate's subject.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
     subject(certificate, COMMON_NAME).into_iter().next()
 }
 
-/// The organisations in a certificate's subject: Kubernetes takes them for the groups of a user.
+/// Returns the organisations of the certificate's subject. Kubernetes treats them as the groups of a user.
 pub fn organisations(certificate: &[u8]) -> Vec<String> {
     subject(certificate, ORGANISATION)
 }
 
-/// The values of an attribute of the subject.
+/// Returns the values of one attribute of the subject.
 fn subject(certificate: &[u8], attribute: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
-    // What cannot be read further has no further names.
+    // If parsing fails midway, the names found so far are returned.
     let _ = attributes(certificate, |kind, text| {
         if kind == attribute {
             found.extend(String::from_utf8(text.to_vec()).ok());
@@ -78,10 +80,10 @@ fn attributes(certificate: &[u8], mut attribute: impl FnMut(&[u8], &[u8])) -> Op
     Some(())
 }
 
-/// The URIs among the alternative names of a certificate's subject.
+/// Returns the URIs among the subject alternative names of the certificate.
 fn uri_names(certificate: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
-    // What cannot be read further has no further names.
+    // If parsing fails midway, the names found so far are returned.
     let _ = alternative_names(certificate, |tag, text| {
         if tag == URI {
             found.extend(String::from_utf8(text.to_vec()).ok());
@@ -92,7 +94,7 @@ fn uri_names(certificate: &[u8]) -> Vec<String> {
 
 fn alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Option<()> {
     let mut body = body(certificate)?;
-    // Subject and key, then what is optional.
+    // Skip the subject and the public key; the optional fields follow.
     value(&mut body)?;
     value(&mut body)?;
     let mut extensions = loop {
@@ -119,17 +121,17 @@ fn alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Opt
     Some(())
 }
 
-/// What is signed, from the subject on.
+/// Returns the signed part of the certificate (`TBSCertificate`) from the subject on.
 fn body(certificate: &[u8]) -> Option<&[u8]> {
     parts(certificate).map(|parts| parts.body)
 }
 
-/// What stands in a certificate, as DER.
+/// Fields of a certificate, as DER.
 pub(crate) struct Parts<'a> {
     pub issuer: &'a [u8],
     pub validity: &'a [u8],
     pub subject: &'a [u8],
-    /// From the subject on.
+    /// The rest of the signed part, starting with the subject.
     body: &'a [u8],
 }
 
@@ -139,7 +141,7 @@ pub(crate) fn parts(certificate: &[u8]) -> Option<Parts<'_>> {
     if rest.first() == Some(&VERSION) {
         value(&mut rest)?;
     }
-    // Serial number and algorithm.
+    // Skip the serial number and the signature algorithm.
     value(&mut rest)?;
     value(&mut rest)?;
     let (_, issuer) = value(&mut rest)?;
@@ -149,7 +151,7 @@ pub(crate) fn parts(certificate: &[u8]) -> Option<Parts<'_>> {
     Some(Parts { issuer, validity, subject, body })
 }
 
-/// Takes one DER value off the front: its tag and its content.
+/// Splits one DER value off the front of `bytes` and returns its tag and its content.
 pub(crate) fn value<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, mut rest) = rest.split_first()?;

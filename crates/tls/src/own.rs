@@ -1,5 +1,6 @@
-//! Certificates that a server makes for itself and renews: an authority that others are told to believe, and a certificate for
-//! the server's names. Without I/O: whoever keeps them says what the time is and who is believed already.
+//! Certificates that a server issues to itself and renews: a CA that clients have to trust, and a server
+//! certificate for the server's names. This module does no I/O: the caller stores the certificates and passes
+//! the time and the trusted CAs.
 
 use crate::names::common_name;
 use crate::validity::{names_as_issuer, validity};
@@ -13,12 +14,12 @@ use time::OffsetDateTime;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
-/// Clocks differ.
+/// Seconds by which certificates are backdated, because clocks differ.
 const BEFORE: i64 = 300;
-/// Authorities that are believed at a time: the present one and those before it.
+/// Maximum number of CAs in the trust bundle: the current one and its predecessors.
 const MOST_AUTHORITIES: usize = 3;
 
-/// How long certificates are good for. They are renewed when two thirds of it are over.
+/// Lifetimes of certificates. A certificate is renewed when two thirds of its lifetime have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
     pub authority: Duration,
@@ -32,18 +33,18 @@ impl Default for Lifetimes {
     }
 }
 
-/// What is kept, in PEM.
+/// The stored certificates and keys, in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct OwnCertificates {
-    /// Whom others are to believe, the newest first.
+    /// CA certificates that clients have to trust, newest first.
     pub authorities: String,
-    /// Of the newest.
+    /// Key of the newest CA.
     pub authority_key: String,
     pub certificate: String,
     pub key: String,
 }
 
-/// What clients show, in PEM.
+/// Certificate and key of a client, in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientCertificate {
     pub certificate: String,
@@ -51,8 +52,9 @@ pub struct ClientCertificate {
 }
 
 impl OwnCertificates {
-    /// What is to be kept from now on, if it is not what is kept. `believed` are the authorities that others believe; `None` if
-    /// there are no others yet. A certificate of a new authority is made only when that is believed.
+    /// Returns the certificates to store if they differ from `kept`. `believed` is the trust bundle that
+    /// clients currently use, `None` if there are no clients yet. A new CA signs certificates only once clients
+    /// trust it.
     pub fn renewed(
         kept: &OwnCertificates,
         believed: Option<&str>,
@@ -99,7 +101,7 @@ impl OwnCertificates {
         now: i64,
     ) -> Result<OwnCertificates, String> {
         let key = KeyPair::generate().map_err(text)?;
-        // The name says which of them has signed.
+        // A unique name per CA: the issuer name tells which CA signed a certificate.
         let mut params = authority_params(&format!("tortie-own-ca@{now}"));
         set_validity(&mut params, now, now.saturating_add(seconds(lifetimes.authority)))?;
         let mut authorities = params.self_signed(&key).map_err(text)?.pem();
@@ -122,7 +124,7 @@ impl OwnCertificates {
         Ok(OwnCertificates { certificate, key, ..self.clone() })
     }
 
-    /// A certificate for clients, unless the one that they have is good and of the newest authority.
+    /// Issues a client certificate, unless `kept` is valid and signed by the newest CA.
     pub fn renewed_client(
         &self,
         kept: &ClientCertificate,
@@ -145,7 +147,7 @@ impl OwnCertificates {
         Ok(Some(ClientCertificate { certificate, key }))
     }
 
-    /// A certificate and its key.
+    /// Issues a certificate and returns it with its key.
     fn sign(
         &self,
         authority: &CertificateDer<'_>,
@@ -169,14 +171,14 @@ impl OwnCertificates {
     }
 }
 
-/// Never shows keys.
+/// Omits the keys.
 impl fmt::Debug for OwnCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnCertificates").field("authorities", &self.authorities).finish_non_exhaustive()
     }
 }
 
-/// Never shows keys.
+/// Omits the keys.
 impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientCertificate").field("certificate", &self.certificate).finish_non_exhaustive()
@@ -203,7 +205,7 @@ fn set_validity(params: &mut CertificateParams, now: i64, until: i64) -> Result<
     Ok(())
 }
 
-/// Whether two thirds of a certificate's life are over.
+/// Returns whether two thirds of a certificate's lifetime have passed.
 fn is_due(certificate: &[u8], now: i64) -> bool {
     validity(certificate).is_none_or(|when| {
         let from = when.from.saturating_add(BEFORE);
@@ -211,7 +213,7 @@ fn is_due(certificate: &[u8], now: i64) -> bool {
     })
 }
 
-/// Whether nobody can believe any of the authorities any more.
+/// Returns whether all CAs have expired.
 fn is_over(authorities: &[CertificateDer<'_>], now: i64) -> bool {
     !authorities.iter().any(|one| validity(one).is_some_and(|when| when.until > now))
 }

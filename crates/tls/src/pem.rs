@@ -1,4 +1,4 @@
-//! Configurations of both sides made from PEM, wherever it is kept.
+//! rustls client and server configurations, built from PEM in memory.
 
 use crate::chain::ChainOnly;
 use std::fmt;
@@ -13,10 +13,10 @@ const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS1
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsPem {
-    /// The own certificate, followed by those between it and its authority.
+    /// Own certificate, followed by the intermediate certificates up to the CA.
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
-    /// The other side must show a certificate that one of these authorities has signed.
+    /// If set, the peer must present a certificate signed by one of these CAs.
     pub ca: Option<Vec<u8>>,
 }
 
@@ -37,7 +37,7 @@ pub enum PemError {
 }
 
 impl TlsPem {
-    /// For a server; clients need certificates if there is an authority for them.
+    /// Returns the configuration of a server. Clients must present a certificate if `ca` is set.
     pub fn server(&self) -> Result<ServerConfig, PemError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -56,8 +56,8 @@ impl TlsPem {
         builder.with_single_cert(certificates, key).map_err(|error| PemError::Pair(error.to_string()))
     }
 
-    /// For a client that checks who signed the server, not under which name it was reached: whoever uses this looks at the
-    /// names in the certificate.
+    /// Returns the configuration of a client that verifies the chain of the server certificate, but not the
+    /// server's name. The caller has to check the names in the certificate.
     pub fn client(&self) -> Result<ClientConfig, PemError> {
         let ca = self.ca.as_ref().ok_or(PemError::NoAuthority)?;
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
@@ -78,7 +78,7 @@ impl TlsPem {
     }
 }
 
-/// Never shows keys.
+/// Omits the keys.
 impl fmt::Debug for TlsPem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsPem").finish_non_exhaustive()

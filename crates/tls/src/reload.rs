@@ -1,4 +1,4 @@
-//! Something that is made from files, made again when they change.
+//! A value built from TLS files that is rebuilt when the files change.
 
 use crate::{TlsError, TlsFiles};
 use std::fmt;
@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-/// Differs when a file was written or replaced.
+/// Inode, size and modification time of a file: differs when the file was written or replaced. `None` if it is
+/// missing.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 pub struct Reloading<T> {
@@ -25,7 +26,8 @@ impl<T: Clone> Reloading<T> {
         Ok(Reloading { files, make, current: Mutex::new((made, stamps)) })
     }
 
-    /// From the files as they are now; as they were, while they cannot be used.
+    /// Returns the value built from the current files. While the files are unusable, returns the previous
+    /// value.
     pub fn get(&self) -> T {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = stamps(&self.files);
@@ -35,12 +37,12 @@ impl<T: Clone> Reloading<T> {
                 Ok(made) => {
                     current.0 = made;
                     tracing::info!(
-                        "TLS: the certificate in {} is in use now",
+                        "TLS: loaded the new certificate in {}",
                         self.files.certificate.display()
                     );
                 }
                 Err(error) => {
-                    tracing::error!("TLS: {error}; the certificate that was read before stays in use");
+                    tracing::error!("TLS: {error}; keeping the previous certificate");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! When a certificate holds, and who has signed it.
+//! Validity period and issuer of X.509 certificates.
 
 use crate::names::{parts, value};
 use time::{Date, Month, OffsetDateTime, Time};
@@ -6,20 +6,21 @@ use time::{Date, Month, OffsetDateTime, Time};
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// In seconds since 1970.
+/// Validity period in Unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     pub from: i64,
     pub until: i64,
 }
 
-/// `None` if these bytes are no certificate.
+/// Returns the validity period, or `None` if the bytes are not a certificate.
 pub fn validity(certificate: &[u8]) -> Option<Validity> {
     let mut period = parts(certificate)?.validity;
     Some(Validity { from: time(&mut period)?, until: time(&mut period)? })
 }
 
-/// Whether the name of the one who signed `certificate` is that of `authority`. Signatures are not looked at.
+/// Returns whether the issuer name of `certificate` is the subject name of `authority`. Does not verify
+/// signatures.
 pub fn names_as_issuer(certificate: &[u8], authority: &[u8]) -> bool {
     match (parts(certificate), parts(authority)) {
         (Some(certificate), Some(authority)) => certificate.issuer == authority.subject,
@@ -31,7 +32,7 @@ fn time(bytes: &mut &[u8]) -> Option<i64> {
     let (tag, text) = value(bytes)?;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let text = match tag {
-        // Two digits of a year: those from 50 on are of the last century.
+        // RFC 5280, 4.1.2.5.1: two-digit years from 50 on belong to the 20th century.
         UTC_TIME if text.get(..2)? >= "50" => format!("19{text}"),
         UTC_TIME => format!("20{text}"),
         GENERALIZED_TIME => text.to_owned(),

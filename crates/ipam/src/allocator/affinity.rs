@@ -1,4 +1,4 @@
-//! Giving up blocks: one, those of a host, those of a pool.
+//! Releasing block affinities: of a single block, of a host, of a pool.
 
 use super::{Allocator, MAX_ATTEMPTS};
 use crate::operations::{self, delete_block, update_block};
@@ -12,7 +12,8 @@ use tortie_model::key::AffinityType;
 use tortie_store::{Operation, Outcome};
 
 impl Allocator {
-    /// Gives up one block: an empty one goes, another stays without an owner until its addresses come back.
+    /// Releases the affinity of one block. An empty block is deleted; another one stays without an owner until
+    /// its addresses are released.
     pub async fn release_affinity(&self, owner: &Owner, cidr: IpNet, must_be_empty: bool) -> Result<()> {
         let mut cache = self.cache.lock().await;
         let result = self.release_claim(owner, cidr, must_be_empty).await;
@@ -20,7 +21,7 @@ impl Allocator {
         result
     }
 
-    /// Gives up a block whoever has it.
+    /// Releases the affinity of a block, whichever owner it has.
     pub async fn release_block_affinity(&self, cidr: IpNet, must_be_empty: bool) -> Result<()> {
         let missing = || does_not_exist(&block_key(cidr));
         let found = self.records.block(cidr).await?.ok_or_else(missing)?;
@@ -33,7 +34,8 @@ impl Allocator {
         }
     }
 
-    /// Gives up every block of an owner that lies in `within`, or all. Goes on past failures; the last is returned.
+    /// Releases the blocks of an owner within `within`, or all of them. Continues after failures and returns
+    /// the last error.
     pub async fn release_owner_affinities(
         &self,
         owner: &Owner,
@@ -42,7 +44,7 @@ impl Allocator {
     ) -> Result<()> {
         let claims = self.records.affinities(owner, None).await?;
         let mut cidrs: BTreeSet<IpNet> = claims.into_iter().map(|(cidr, _)| cidr).collect();
-        // Also those whose claim got lost.
+        // Include blocks whose affinity record is missing.
         let blocks = self.records.blocks(None).await?;
         let owned = blocks.iter().map(|found| &found.value).filter(|block| block::belongs_to(block, owner));
         cidrs.extend(owned.map(|block| block.cidr));
@@ -50,20 +52,21 @@ impl Allocator {
         self.release_all(cidrs.into_iter().map(|cidr| (owner.clone(), cidr)).collect(), must_be_empty).await
     }
 
-    /// Gives up every host's blocks in a pool, which has been disabled before.
+    /// Releases the blocks of all hosts in a pool. The caller has disabled the pool before.
     pub async fn release_pool_affinities(&self, pool: IpNet) -> Result<()> {
         let claims = self.records.all_affinities(AffinityType::Host).await?;
         let inside = claims.into_iter().map(|(owner, cidr, _)| (owner, cidr));
         self.release_all(inside.filter(|(_, cidr)| pool.contains(cidr)).collect(), false).await
     }
 
-    /// Forgets a host that is gone: all its blocks, and what old versions kept of it. Addresses stay assigned.
+    /// Releases all blocks of a deleted host and removes the records that old versions kept for it. Addresses
+    /// stay assigned.
     pub async fn remove_host(&self, host: &str) -> Result<()> {
         let result = self.release_owner_affinities(&Owner::host(host), None, false).await;
         result.and(self.records.delete_host(host).await)
     }
 
-    /// Gives back every address recorded for a host, wherever it is: for a host that is gone for good.
+    /// Releases every address recorded for a host, in any block. For hosts that were removed permanently.
     pub async fn release_host_addresses(&self, host: &str) -> Result<super::ReleaseReport> {
         let mut wanted = Vec::new();
         for found in self.records.blocks(None).await? {
@@ -86,7 +89,7 @@ impl Allocator {
             match self.release_affinity(&owner, cidr, must_be_empty).await {
                 Ok(()) | Err(Error::DoesNotExist { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(%owner, %cidr, %error, "could not give up a block");
+                    tracing::warn!(%owner, %cidr, %error, "cannot release the affinity of a block");
                     result = Err(error);
                 }
             }
@@ -94,8 +97,8 @@ impl Allocator {
         result
     }
 
-    /// The claim announces that it goes, then the block goes or loses its owner, then the claim goes. A block whose claim
-    /// got lost is given up all the same.
+    /// Marks the affinity as pending deletion, then deletes the block or removes its owner, then deletes the
+    /// affinity. Also handles a block whose affinity record is missing.
     pub(super) async fn release_claim(&self, owner: &Owner, cidr: IpNet, must_be_empty: bool) -> Result<()> {
         for _ in 0..MAX_ATTEMPTS {
             let claim = self.records.affinity(owner, cidr).await?;

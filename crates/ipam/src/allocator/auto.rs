@@ -1,4 +1,5 @@
-//! Any addresses: from the blocks we have, then from one we claim, then from those of others.
+//! Automatic assignment of addresses: from the affine blocks of this host, then from a newly claimed block,
+//! then borrowed from blocks of other hosts.
 
 use super::batch::QueuedRequest;
 use super::cache::{BlockCache, CachedBlock};
@@ -19,23 +20,23 @@ use tortie_model::Key;
 use tortie_model::ipam::Block;
 use tortie_store::{Outcome, Refusal, Revision};
 
-/// The most blocks of a host when nobody says otherwise.
+/// Maximum number of blocks per host if neither the request nor the configuration sets one.
 const USUAL_BLOCK_LIMIT: u32 = 20;
 
-/// One family of a request on its way.
+/// State of assigning the addresses of one family for a request.
 pub(super) struct Job<'a> {
     pub request: &'a Request,
     pub facts: &'a Facts,
     pub pools: Vec<&'a Pool>,
     pub version: u8,
     pub assigned: Assigned,
-    /// Shared by both families; absent for a request without a handle.
+    /// Shared by both families; `None` for a request without a handle.
     pub handle: &'a mut Option<HandleRecord>,
     pub now: Timestamp,
 }
 
-/// What came of taking addresses from a block.
-// Made once for each allocation and taken apart at once.
+/// Result of trying to assign addresses from one block.
+// Created once per allocation and matched immediately, so its size does not matter.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Taken {
     Some(Versioned<Block>),
@@ -62,7 +63,7 @@ impl Allocator {
         Ok(assigned)
     }
 
-    /// With others, if what is asked for can be had from the cache.
+    /// Assigns in a batch with concurrent requests. Returns `None` if the cache alone cannot serve the request.
     async fn assign_in_batch(&self, request: &Request) -> Result<Option<Assignments>> {
         let simple = request.holder.handle.is_some() && request.max_per_handle.is_none();
         if !self.batches() || !simple || request.v4 == 0 && request.v6 == 0 {
@@ -87,7 +88,7 @@ impl Allocator {
         if result.is_ok() && assigned.missing() == 0 {
             return result;
         }
-        // What we know of pools may be older than what the user did.
+        // The watched pools may lag behind a recent change by the user: retry with a fresh read.
         match self.later_facts(&facts).await? {
             Some(later) => self.assign_with(&later, request, assigned, handle).await,
             None => result,
@@ -137,7 +138,7 @@ impl Allocator {
                 return Ok(());
             }
             if !fresh {
-                // Addresses may have come back, and blocks may have gone, without our doing.
+                // Other processes may have released addresses or blocks since the cache was filled.
                 self.load_claims(cache, job.version).await?;
                 self.return_unsuitable(job, cache).await;
                 fresh = true;
@@ -159,7 +160,8 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// Takes what one of our blocks has; whether any had something.
+    /// Assigns addresses from the first affine block that has free ones. Returns whether there was such a
+    /// block.
     async fn take_from_claimed(&self, job: &mut Job<'_>, cache: &mut BlockCache) -> Result<bool> {
         let claims = cache.claims(job.version).get_or_insert_default();
         let mut index = 0;
@@ -198,7 +200,8 @@ impl Allocator {
         Ok(false)
     }
 
-    /// Takes as many addresses as are missing from one block, after the handle has counted them.
+    /// Assigns up to the missing number of addresses from one block. The operation counts them in the handle
+    /// first.
     pub(super) async fn take(
         &self,
         job: &mut Job<'_>,
@@ -242,8 +245,8 @@ impl Allocator {
         }
     }
 
-    /// Reads the handle again. With a limit on it: whether it has enough addresses already, which are then the
-    /// answer.
+    /// Reads the handle again. If the request limits the addresses per handle, returns whether the handle
+    /// already has enough; these addresses are then the result.
     async fn refresh_handle(&self, job: &mut Job<'_>) -> Result<bool> {
         let Some(record) = job.handle.as_mut() else { return Ok(false) };
         *record = HandleRecord::new(&record.id, self.records.handle(&record.id).await?);
@@ -262,7 +265,8 @@ impl Allocator {
         Ok(false)
     }
 
-    /// The addresses a handle has, by the blocks themselves: its own counts may be wrong.
+    /// Returns the addresses of a handle as recorded in the blocks: the counts in the handle itself may be
+    /// wrong.
     pub(super) async fn held_by(&self, record: &HandleRecord, version: u8) -> Result<Vec<IpNet>> {
         let mut held = Vec::new();
         for cidr in record.blocks().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {
@@ -277,7 +281,7 @@ impl Allocator {
         Ok(held)
     }
 
-    /// Gives up empty blocks in pools that no longer select this node.
+    /// Releases empty blocks in pools that no longer select this node.
     async fn return_unsuitable(&self, job: &Job<'_>, cache: &mut BlockCache) {
         let Ok(labels) = job.facts.labels(&self.owner) else { return };
         let claims: Vec<IpNet> = cache.claims(job.version).iter().flatten().map(|c| c.cidr).collect();
@@ -288,20 +292,20 @@ impl Allocator {
             }
             match self.release_claim(&self.owner, cidr, true).await {
                 Ok(()) => cache.forget(cidr),
-                Err(error) => tracing::debug!(%cidr, %error, "kept a block that is no longer ours to use"),
+                Err(error) => tracing::debug!(%cidr, %error, "cannot release a block whose pool no longer selects this node"),
             }
         }
     }
 }
 
 impl Job<'_> {
-    /// Whether a block is in a pool that may be used.
+    /// Returns whether a block is in a pool that the request may use.
     pub fn suits(&self, cidr: &IpNet) -> bool {
         self.pools.iter().any(|pool| pool.cidr.contains(cidr))
     }
 }
 
-/// The pools a request may use for one family.
+/// Returns the pools that a request may use for one family.
 pub(super) fn choose<'a>(
     facts: &'a Facts,
     node: &str,

@@ -1,7 +1,8 @@
-//! Several requests as one operation: worked out on copies of the cached blocks, nothing written yet.
+//! Combines several requests into one operation, computed on copies of the cached blocks. Nothing is written
+//! here.
 //!
-//! Only what needs no look at the store is taken in: handing out from blocks we are known to own, and taking back
-//! what we remember handing out. Whatever else is asked for is left to be done alone.
+//! A batch only contains requests that need no read: assigning from confirmed blocks of this host, and
+//! releasing handles whose addresses the cache knows. All other requests are left to be processed individually.
 
 use super::auto::choose;
 use super::cache::{BlockCache, CachedBlock};
@@ -22,13 +23,14 @@ use tortie_model::{Key, Value};
 use tortie_store::operation::{Reversible, Step};
 use tortie_store::{Operation, Revision};
 
-/// A request and whoever waits for it. Dropped without an answer, it has to be done alone.
+/// A request and the channel for its response. If the channel is dropped without a response, the request has to
+/// be processed individually.
 pub(super) enum QueuedRequest {
     Assign { request: Box<Request>, answer: oneshot::Sender<Assignments> },
     Release { handle: String, record: Option<HandleRecord>, answer: oneshot::Sender<Vec<IpAddr>> },
 }
 
-/// A request as it will have been carried out.
+/// A request with the result that it gets once the operation succeeds.
 pub(super) enum BatchedRequest {
     Assign {
         request: Box<Request>,
@@ -48,11 +50,11 @@ pub(super) enum BatchedRequest {
 pub(super) struct Batch {
     pub requests: Vec<BatchedRequest>,
     pub operation: Operation,
-    /// The blocks after the operation.
+    /// The blocks as the operation writes them.
     pub blocks: Vec<Block>,
 }
 
-/// A block that can be used without looking, and what was decided about it so far.
+/// A block that can be used without a read, with the changes planned so far.
 struct UsableBlock {
     block: Block,
     revision: Revision,
@@ -84,7 +86,7 @@ impl BatchedRequest {
         }
     }
 
-    /// To be tried again after all.
+    /// Converts the request back, to retry it in another batch.
     pub fn into_queued(self) -> QueuedRequest {
         match self {
             BatchedRequest::Assign { request, answer, .. } => QueuedRequest::Assign { request, answer },
@@ -107,7 +109,7 @@ impl Batch {
             Builder { owner, facts, blocks: usable(owner, facts, cache, now), handles: BTreeSet::new() };
         let mut batch = Batch::default();
         for request in queued {
-            // One handle can only be written once in a transaction.
+            // A transaction can write each handle only once.
             let Some(handle) = request.handle().map(str::to_owned) else { continue };
             if builder.handles.contains(&handle) {
                 continue;
@@ -140,7 +142,7 @@ impl Batch {
 }
 
 impl Builder<'_> {
-    /// Both families or nothing.
+    /// Assigns addresses of both families, or none.
     fn assign(&mut self, request: &Request) -> Option<(Assignments, Handle)> {
         let labels = self.facts.labels(self.owner).ok()?;
         let mut places = [None, None];
@@ -175,7 +177,7 @@ impl Builder<'_> {
         (!handle.block.is_empty()).then_some((assigned, handle))
     }
 
-    /// Everything the handle has, or nothing.
+    /// Releases all addresses of the handle, or none.
     fn release(&mut self, record: &HandleRecord, now: Timestamp) -> Option<(Vec<IpAddr>, Step)> {
         let mut places = BTreeMap::new();
         for text in record.blocks() {
@@ -196,7 +198,7 @@ impl Builder<'_> {
     }
 }
 
-/// The blocks that are ours for certain, as far as the cache knows.
+/// Returns the cached blocks with a confirmed affinity to this host.
 fn usable(owner: &Owner, facts: &Facts, cache: &mut BlockCache, now: Timestamp) -> Vec<UsableBlock> {
     let mut usable = Vec::new();
     for version in [4, 6] {

@@ -1,4 +1,4 @@
-//! Addresses from blocks of other hosts, when there is no block left to claim.
+//! Borrowing addresses from blocks of other hosts when no block is left to claim.
 
 use super::auto::{Job, Taken};
 use super::cache::BlockCache;
@@ -10,7 +10,8 @@ use tortie_model::ipam::Block;
 use tortie_store::Refusal;
 
 impl Allocator {
-    /// Takes what is missing wherever there is something, without changing whose the blocks are.
+    /// Assigns the missing addresses from any block with free ones, without changing the affinity of the
+    /// blocks.
     pub(super) async fn borrow(
         &self,
         job: &mut Job<'_>,
@@ -66,7 +67,7 @@ impl Allocator {
                 return Ok(());
             }
         }
-        // So many others want this block: there may be less of a crowd at the next one.
+        // Too much contention on this block: continue with the next one.
         Ok(())
     }
 }

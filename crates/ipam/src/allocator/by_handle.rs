@@ -1,7 +1,8 @@
-//! Taking back everything a handle has.
+//! Releasing all addresses of a handle.
 //!
-//! The handle may name blocks in which it has nothing: an assignment was interrupted, or is going on. So before the handle
-//! forgets a block, the block is written, with or without a change: an assignment under way is then refused and begins anew.
+//! The handle may reference blocks in which it has no address, because an assignment was interrupted or is in
+//! progress. Therefore the block is written before the reference is removed from the handle, with or without a
+//! change: the write of a concurrent assignment then fails and the assignment is retried.
 
 use super::batch::QueuedRequest;
 use super::cache::BlockCache;
@@ -21,11 +22,11 @@ use tortie_model::ipam::Block;
 use tortie_store::operation::Step;
 use tortie_store::{Outcome, Refusal};
 
-/// A store takes 128 steps in one transaction.
+/// Within the limit of 128 operations per etcd transaction.
 const BLOCKS_PER_TRANSACTION: usize = 100;
 
 impl Allocator {
-    /// Gives back everything a handle has, and the handle. Returns the addresses.
+    /// Releases all addresses of a handle and deletes the handle. Returns the released addresses.
     pub async fn release_by_handle(&self, id: &str) -> Result<Vec<IpAddr>> {
         if self.batches() {
             let (sender, answer) = oneshot::channel();
@@ -40,7 +41,8 @@ impl Allocator {
 
     pub(super) async fn release_handle(&self, id: &str, cache: &mut BlockCache) -> Result<Vec<IpAddr>> {
         let facts = self.facts().await?;
-        // One by one, a refused write would hide what was released by those before it.
+        // Without transactions, write one block at a time: a refused write would hide the releases by the steps
+        // before it.
         let at_once = match self.records.carrier() {
             Carrier::Transaction => BLOCKS_PER_TRANSACTION,
             Carrier::Steps => 1,
@@ -102,7 +104,7 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// The block as cached if it knows the handle, else as it stands.
+    /// Returns the block from the cache if the cached copy has addresses of the handle, else reads it.
     async fn block_with_handle(
         &self,
         cidr: IpNet,
@@ -120,8 +122,8 @@ impl Allocator {
         }
     }
 
-    /// A handle that somebody else changed while its addresses were taken from a block: it may forget the block if it has
-    /// nothing there. A count that is too high does no harm.
+    /// Removes a block from a handle that was changed concurrently with a release from that block, if the
+    /// handle has no address left there. A count that is too high is harmless.
     pub(super) async fn correct_handle(&self, id: &str, cidr: IpNet, cache: &mut BlockCache) -> Result<()> {
         for _ in 0..MAX_ATTEMPTS {
             let record = HandleRecord::new(id, self.records.handle(id).await?);

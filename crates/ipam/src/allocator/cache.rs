@@ -1,4 +1,4 @@
-//! The blocks of this host as last seen: the cache that makes an allocation cost one transaction.
+//! Cache of the block affinities and blocks of this host. With it an allocation costs one transaction.
 
 use super::{Allocator, MAX_ATTEMPTS, stands_at};
 use crate::handle::HandleRecord;
@@ -14,7 +14,7 @@ use tortie_model::Key;
 use tortie_model::ipam::{AffinityState, Block, BlockAffinity};
 use tortie_store::{Outcome, Revision};
 
-/// One claim of the host on a block.
+/// An affinity of this host to a block.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub cidr: IpNet,
@@ -22,7 +22,7 @@ pub(super) struct Claim {
     pub block: CachedBlock,
 }
 
-/// What is known of the block itself.
+/// Cached state of the block itself.
 #[derive(Clone, Debug)]
 pub(super) enum CachedBlock {
     Unknown,
@@ -30,11 +30,12 @@ pub(super) enum CachedBlock {
     Present(Box<Versioned<Block>>),
 }
 
-/// Handles remembered at most; what others released stays in memory until there are this many.
+/// Maximum number of cached handles. Handles released by other processes stay cached until the limit is
+/// reached.
 const MAX_HANDLES: usize = 4096;
 
-/// Claims by family, in the order of their keys; `None` until read. And the handles written last, which will be
-/// wanted when their addresses come back.
+/// Affinities by family, in key order, `None` until loaded. Also the handles written last, which are needed
+/// when their addresses are released.
 #[derive(Debug, Default)]
 pub(super) struct BlockCache {
     v4: Option<Vec<Claim>>,
@@ -57,7 +58,7 @@ impl BlockCache {
         self.claims(space::version(&cidr)).as_mut()?.iter_mut().find(|claim| claim.cidr == cidr)
     }
 
-    /// The block, if its content is remembered.
+    /// Returns the block if its content is cached.
     pub fn block(&mut self, cidr: IpNet) -> Option<Versioned<Block>> {
         match &self.find(cidr)?.block {
             CachedBlock::Present(block) => Some(Versioned::clone(block)),
@@ -65,20 +66,21 @@ impl BlockCache {
         }
     }
 
-    /// The remembered block an address is in.
+    /// Returns the CIDR of the cached block that contains an address.
     pub fn block_with(&mut self, address: IpAddr) -> Option<IpNet> {
         let claims = self.claims(space::version_of(address)).as_ref()?;
         claims.iter().map(|claim| claim.cidr).find(|cidr| cidr.contains(&address))
     }
 
-    /// The block was written, or turned out to be something else.
+    /// Stores the block after a write, or marks it unknown if it turned out to have changed.
     pub fn remember(&mut self, cidr: IpNet, block: Option<Versioned<Block>>) {
         if let Some(claim) = self.find(cidr) {
             claim.block = block.map_or(CachedBlock::Unknown, CachedBlock::present);
         }
     }
 
-    /// The claim may be gone or about to go; what is known of it is to be read again before it is used.
+    /// Invalidates the affinities of the family, because this one may be deleted or about to be: they are
+    /// loaded again before use.
     pub fn doubt(&mut self, cidr: IpNet) {
         *self.claims(space::version(&cidr)) = None;
     }
@@ -90,7 +92,7 @@ impl BlockCache {
         self.handles.insert(record.id.clone(), record);
     }
 
-    /// The handle as last written, once: after that it is something else.
+    /// Removes and returns the cached handle: the caller is about to change it.
     pub fn take_handle(&mut self, id: &str) -> Option<HandleRecord> {
         self.handles.remove(id)
     }
@@ -110,7 +112,7 @@ impl BlockCache {
 }
 
 impl Claim {
-    /// The condition that the claim still stands as we know it.
+    /// Returns the condition that the affinity is unchanged in the store.
     pub fn check(&self, owner: &Owner) -> (Key, Revision) {
         (affinity_key(owner, self.cidr), self.affinity.revision.clone())
     }
@@ -124,8 +126,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Makes sure that a claim is confirmed and its block exists and is ours. `None` if the block is not, after
-    /// withdrawing the claim.
+    /// Ensures that the affinity is confirmed and that the block exists and belongs to this host. If the block
+    /// belongs to another owner, deletes the affinity and returns `None`.
     pub(super) async fn resolve(
         &self,
         claim: &mut Claim,
@@ -141,7 +143,7 @@ impl Allocator {
             let (step, block) = match &claim.block {
                 CachedBlock::Present(found) if !block::belongs_to(&found.value, &self.owner) => {
                     let withdraw = operations::withdraw(&self.owner, claim.cidr, &claim.affinity);
-                    // That the claim is gone already is as good.
+                    // The result does not matter: the affinity may be deleted already.
                     self.records.carry_out(withdraw).await?;
                     return Ok(None);
                 }
@@ -149,7 +151,7 @@ impl Allocator {
                     return Ok(Some(Versioned::clone(found)));
                 }
                 CachedBlock::Present(found) => {
-                    // The new sequence number tells rivals that release the block that it is wanted again.
+                    // The new sequence number makes a concurrent release of the block fail.
                     let mut block = found.value.clone();
                     block::advance(&mut block);
                     (update_block(&block, &found.revision), block)
@@ -169,7 +171,8 @@ impl Allocator {
                         claim.affinity.revision = revision;
                         return Ok(Some(found));
                     }
-                    // Somebody took the claim away before it was confirmed; the block is ours all the same.
+                    // Another process deleted the affinity before it was confirmed; the block still belongs to
+                    // this host.
                     if !self.look_again(claim, &affinity_key).await? {
                         return self.claim_again(claim).await;
                     }
@@ -184,16 +187,16 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// The block is ours and the claim is gone.
+    /// Creates the affinity again for a block of this host whose affinity is missing.
     async fn claim_again(&self, claim: &mut Claim) -> Result<Option<Versioned<Block>>> {
         let CachedBlock::Present(found) = &claim.block else { return Ok(None) };
         let operation = operations::claim(&self.owner, claim.cidr, operations::touch_block(found));
-        // Whoever comes next finds the block and its claim, confirmed or not.
+        // The caller retries and finds the block and its affinity, confirmed or pending.
         self.records.carry_out(operation).await?;
         Ok(None)
     }
 
-    /// Reads again what was not as expected; `false` if the claim is gone.
+    /// Reads the entry again whose precondition failed. Returns `false` if the affinity no longer exists.
     pub(super) async fn look_again(&self, claim: &mut Claim, refused: &Key) -> Result<bool> {
         match refused {
             Key::Block { .. } => claim.block = CachedBlock::Unknown,

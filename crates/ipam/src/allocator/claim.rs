@@ -1,4 +1,5 @@
-//! Claiming a block: one that does not exist yet, one whose claim got lost, or one that its owner does not use.
+//! Claiming a block: one that does not exist yet, one whose affinity record is missing, or one that its owner
+//! does not use.
 
 use super::auto::Job;
 use super::cache::{BlockCache, CachedBlock, Claim};
@@ -12,13 +13,13 @@ use jiff::{SignedDuration, Timestamp};
 use tortie_model::ipam::{Block, BlockAffinity};
 use tortie_store::{Operation, Outcome};
 
-/// An empty block is taken from its owner only if it has had this long to use it.
+/// Minimum age of the affinity of an empty block before another host may take the block over.
 const TIME_TO_USE: SignedDuration = SignedDuration::from_secs(60);
 
 pub(super) enum Claimed {
-    /// A block was claimed, or a race for it was lost: worth another look either way.
+    /// A block was claimed, or another host won the race for it. The caller tries again in both cases.
     Yes,
-    /// Every block of every pool is somebody's; here they are.
+    /// All blocks of all pools have an owner; these are the blocks.
     NothingFree(Vec<Versioned<Block>>),
 }
 
@@ -46,7 +47,7 @@ impl Allocator {
         pick::seed(&self.owner.name, pool, now.as_nanosecond())
     }
 
-    /// Claims a block that does not exist; nothing if somebody was faster.
+    /// Claims a block that does not exist yet. Returns `None` if another host was faster.
     pub(super) async fn claim_new(
         &self,
         cidr: IpNet,
@@ -67,7 +68,7 @@ impl Allocator {
     ) -> Result<Option<Versioned<Block>>> {
         let Outcome::Done(written) = self.records.carry_out(operation).await? else { return Ok(None) };
         let cidr = block.cidr;
-        // Somebody took the claim away before it was confirmed.
+        // Another process deleted the affinity before it was confirmed.
         let Some(revision) = written.revision(&affinity_key(&self.owner, cidr)) else { return Ok(None) };
         let found = Versioned { value: block, revision: stands_at(&written, &block_key(cidr))? };
         cache.add(Claim {
@@ -78,7 +79,8 @@ impl Allocator {
         Ok(Some(found))
     }
 
-    /// Makes one of the existing blocks ours: one that is but whose claim got lost, or one its owner does not use.
+    /// Takes over an existing block: one of this host whose affinity record is missing, or an empty one that
+    /// its owner does not use.
     async fn take_over(
         &self,
         job: &Job<'_>,
@@ -120,7 +122,7 @@ impl Allocator {
         Ok(false)
     }
 
-    /// Writes a block that exists as ours.
+    /// Writes an existing block as a block of this host.
     async fn adopt(
         &self,
         mut block: Block,
@@ -136,7 +138,8 @@ impl Allocator {
     }
 }
 
-/// A block without a time of its claim is very old.
+/// Returns whether the block was claimed at least `TIME_TO_USE` ago. A block without a claim time is old
+/// enough.
 fn was_claimed_long_ago(block: &Block, now: Timestamp) -> bool {
     block.affinity_claim_time.is_none_or(|claimed| now.duration_since(claimed) >= TIME_TO_USE)
 }

@@ -1,10 +1,10 @@
-//! The settings, and which of them go together.
+//! Reading and changing the IPAM configuration, and the check that its settings are consistent.
 
 use super::Allocator;
 use crate::{Error, Result};
 use tortie_model::ipam::IpamConfig;
 
-/// What to change; the rest stays.
+/// The settings to change; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigChange {
     pub strict_affinity: Option<bool>,
@@ -16,7 +16,7 @@ pub struct ConfigChange {
 }
 
 impl ConfigChange {
-    /// The settings after the change, if they go together.
+    /// Returns the configuration after the change, or an error if its settings are inconsistent.
     pub fn apply(&self, config: &IpamConfig) -> Result<IpamConfig> {
         let mut next = config.clone();
         next.strict_affinity = self.strict_affinity.unwrap_or(next.strict_affinity);
@@ -39,12 +39,12 @@ impl ConfigChange {
 }
 
 impl Allocator {
-    /// The settings; reading them never writes them.
+    /// Returns the stored configuration or the defaults. Never writes.
     pub async fn config(&self) -> Result<IpamConfig> {
         Ok(self.records.config().await?.unwrap_or_default())
     }
 
-    /// Changes the settings; nothing is written if nothing changes.
+    /// Changes the configuration. Writes nothing if nothing changes.
     pub async fn configure(&self, change: &ConfigChange) -> Result<IpamConfig> {
         let current = self.config().await?;
         let next = change.apply(&current)?;

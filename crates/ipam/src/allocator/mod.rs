@@ -1,10 +1,10 @@
-//! The allocator of one host: decisions of the core, carried out on the store.
+//! The address allocator of one host: applies the decisions of the pure modules to the store.
 //!
-//! Every change is an operation of ordered steps (see `operations`): whatever is killed whenever, a handle names every block in
-//! which it has an address. Every write names the revisions it is based on; whoever loses a race reads again and
-//! retries, a bounded number of times.
+//! Every change is an operation of ordered steps (see `operations`): wherever a process is killed, a handle
+//! references every block in which it has an address. Every write is conditional on the revisions it is based
+//! on; a process that loses a race reads again and retries, up to `MAX_ATTEMPTS` times.
 //!
-//! The blocks of the host are cached with their revisions. Handing out from them takes one transaction and no
+//! The blocks of the host are cached with their revisions. Assigning from them takes one transaction and no
 //! read; if the cache is stale, the store refuses the write and the cache is corrected.
 
 mod affinity;
@@ -41,33 +41,34 @@ use tortie_model::Key;
 use tortie_store::operation::Written;
 use tortie_store::{Client, Revision};
 
-/// How often a lost race is run again.
+/// Maximum number of attempts after lost races.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Hands out and takes back addresses for one owner of blocks.
+/// Assigns and releases addresses for one block owner.
 #[derive(Debug)]
 pub struct Allocator {
     records: Records,
     owner: Owner,
     source: Source,
     in_use: Option<Arc<dyn InUse>>,
-    /// Held during a change, so that requests on one host do not race each other.
+    /// Locked during a change, so that requests on one host do not race with each other.
     cache: Mutex<BlockCache>,
     queue: Queue,
 }
 
-/// What is known to be in use on this host, whatever the store says: it may have been restored from a backup.
+/// Addresses known to be in use on this host. The store may not know them, for example after a restore from a
+/// backup.
 pub trait InUse: std::fmt::Debug + Send + Sync {
     fn addresses(&self) -> Vec<IpAddr>;
 
-    /// Whether somebody else than this handle has the address.
+    /// Returns whether the address is used by a handle other than this one.
     fn is_held_by_another(&self, address: IpAddr, handle: Option<&str>) -> bool;
 }
 
-/// Where pools, settings and the node are known from.
+/// Source of the pools, the settings and the node labels.
 #[derive(Debug)]
 enum Source {
-    /// Read for every request.
+    /// Read for each request.
     Store,
     Follower(Follower),
     #[cfg(test)]
@@ -75,12 +76,13 @@ enum Source {
 }
 
 impl Allocator {
-    /// Reads pools, settings and the node for every request: for processes that make few.
+    /// Creates an allocator that reads pools, settings and the node for each request; for processes with few
+    /// requests.
     pub fn new(client: Client, owner: Owner) -> Allocator {
         Allocator::over(Records::new(client), owner, Source::Store)
     }
 
-    /// Follows pools, settings and the node: for a daemon. Needs a tokio runtime.
+    /// Creates an allocator that watches pools, settings and the node; for daemons. Requires a tokio runtime.
     pub fn following(client: Client, owner: Owner) -> Allocator {
         let follower = Follower::start(&client, &owner);
         Allocator::over(Records::new(client), owner, Source::Follower(follower))
@@ -91,12 +93,12 @@ impl Allocator {
         Allocator::over(records, owner, Source::Given(facts))
     }
 
-    /// Carries out its operations by the given carrier instead of the best one that the store has.
+    /// Uses the given way to execute operations instead of the best one that the store offers.
     pub fn carried_by(self, carrier: Carrier) -> Allocator {
         Allocator { records: self.records.carried_by(carrier), ..self }
     }
 
-    /// Never hands out what is in use here.
+    /// Never assigns the addresses that `in_use` reports.
     pub fn avoiding(self, in_use: Arc<dyn InUse>) -> Allocator {
         Allocator { in_use: Some(in_use), ..self }
     }
@@ -113,12 +115,13 @@ impl Allocator {
         &self.records
     }
 
-    /// Requests made to the store so far, watches not counted.
+    /// Returns the number of requests sent to the store so far, without watches.
     pub fn operations(&self) -> u64 {
         self.records.operations()
     }
 
-    /// Requests can only be carried out together in a transaction, and only what is followed is known without asking.
+    /// Returns whether requests can be batched. This needs transactions, and pools that are known without a
+    /// read.
     fn batches(&self) -> bool {
         matches!(self.source, Source::Follower(_)) && self.records.carrier() == Carrier::Transaction
     }
@@ -133,7 +136,7 @@ impl Allocator {
         Ok(self.without_in_use(facts))
     }
 
-    /// As if what is in use were reserved.
+    /// Treats the addresses in use as reserved.
     fn without_in_use(&self, facts: Arc<Facts>) -> Arc<Facts> {
         let in_use = self.in_use.as_ref().map(|in_use| in_use.addresses()).unwrap_or_default();
         if in_use.is_empty() {
@@ -143,7 +146,8 @@ impl Allocator {
         Arc::new(Facts { reservations, ..Facts::clone(&facts) })
     }
 
-    /// Facts that may have changed without our having heard of it yet; `None` if they have not.
+    /// Reads the facts from the store, in case the watches lag behind. Returns `None` if they are the known
+    /// ones.
     async fn later_facts(&self, known: &Facts) -> Result<Option<Arc<Facts>>> {
         if !matches!(self.source, Source::Follower(_)) {
             return Ok(None);
@@ -154,7 +158,7 @@ impl Allocator {
     }
 }
 
-/// Where an entry stands that an operation has written.
+/// Returns the revision at which an operation has written an entry.
 fn stands_at(written: &Written, key: &Key) -> Result<Revision> {
     written.revision(key).ok_or_else(|| {
         let text = format!("the datastore did not say at which revision it wrote {key}");

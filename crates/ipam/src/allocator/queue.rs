@@ -1,7 +1,7 @@
-//! Requests that would wait for each other go to the store in one batch.
+//! Queue that combines concurrent requests into batches.
 //!
-//! While one transaction is on its way, requests gather; whoever is next in line carries all of them out in one.
-//! So a burst of containers costs a few transactions, not one after the other for each.
+//! While one transaction is in flight, requests gather; the next task that gets the lock executes all of them
+//! in one transaction. A burst of containers thus costs a few transactions instead of one each.
 
 use super::batch::{Batch, BatchedRequest, QueuedRequest};
 use super::cache::BlockCache;
@@ -17,9 +17,10 @@ use tortie_model::Key;
 use tortie_store::Outcome;
 use tortie_store::operation::Written;
 
-/// A store takes 128 steps in one transaction; each request brings one, each block two.
+/// Maximum requests per batch. An etcd transaction has at most 128 operations; each request needs one, each
+/// block two.
 const BATCH: usize = 48;
-/// How often a refused plan is made anew before everyone has to see to themselves.
+/// Attempts to execute a refused batch before its requests are processed individually.
 const ATTEMPTS: usize = 4;
 
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Allocator {
-    /// The answer, or nothing if the request has to be done alone.
+    /// Returns the result of the request, or `None` if it has to be processed individually.
     pub(super) async fn in_batch<T>(
         &self,
         request: QueuedRequest,
@@ -103,7 +104,7 @@ impl Allocator {
                     let found = self.records.block_now(cidr, refused.current).await?;
                     cache.remember(cidr, found);
                 }
-                // Not ours any more, or not for certain: for someone to look at who has the time.
+                // The affinity changed or is gone: reload the affinities outside of the batch.
                 Key::BlockAffinity { cidr, .. } => cache.doubt(cidr),
                 _ => {}
             }
@@ -121,11 +122,11 @@ impl Allocator {
                 let mut record = HandleRecord::new(&id, None);
                 record.written(handle, written.revision(&handle_key(&id)));
                 cache.remember_handle(record);
-                // Nobody waits any more: nobody would give it back either.
+                // The caller was cancelled and would never release the addresses.
                 if answer.send(assigned).is_err()
                     && let Err(error) = self.release_handle(&id, cache).await
                 {
-                    tracing::warn!(handle = id, %error, "could not release the addresses of a request that was given up");
+                    tracing::warn!(handle = id, %error, "cannot release the addresses of a cancelled request");
                 }
             }
         }

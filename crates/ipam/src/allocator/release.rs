@@ -1,4 +1,4 @@
-//! Taking addresses back by address.
+//! Releasing individual addresses.
 
 use super::cache::BlockCache;
 use super::{Allocator, MAX_ATTEMPTS, stands_at};
@@ -19,25 +19,26 @@ use tortie_model::{Key, Kind};
 use tortie_store::operation::Step;
 use tortie_store::{Outcome, Refusal, Revision};
 
-/// A store takes 128 steps in one transaction; each address may bring a handle with it.
+/// Maximum addresses per transaction. An etcd transaction has at most 128 operations, and each address may add
+/// a handle.
 const PER_TRANSACTION: usize = 100;
-/// From this many addresses on, all handles are read at once.
+/// Number of addresses from which on all handles are listed instead of read one by one.
 const MANY: usize = 3;
 
-/// What became of a list of addresses.
+/// Result of releasing a list of addresses.
 #[derive(Debug, Default)]
 pub struct ReleaseReport {
     pub released: Vec<IpAddr>,
-    /// Were not assigned, or cool down already.
+    /// Addresses that were not assigned, or are already in cooldown.
     pub unallocated: Vec<IpAddr>,
-    /// The first failure; other blocks are not affected by it.
+    /// The first error. It does not affect addresses in other blocks.
     pub error: Option<Error>,
 }
 
 type Handles = BTreeMap<String, HandleRecord>;
 
 impl Allocator {
-    /// Gives back addresses, those of one block together: all of them or none.
+    /// Releases addresses. Those of one block are released together or not at all.
     pub async fn release(&self, wanted: &[Release]) -> Result<ReleaseReport> {
         let facts = self.facts().await?;
         let mut cache = self.cache.lock().await;
@@ -69,7 +70,8 @@ impl Allocator {
         Ok(report)
     }
 
-    /// The block an address is in: by the pools, disabled ones too, or by looking through the blocks.
+    /// Returns the block of an address, derived from the pools including disabled ones, or else by listing the
+    /// blocks.
     pub(super) async fn block_of(
         &self,
         facts: &Facts,
@@ -103,14 +105,14 @@ impl Allocator {
                 None => self.records.block(cidr).await?,
             };
             let now = Timestamp::now();
-            // Conditions are checked for all, also when only some go in this transaction.
+            // The conditions are checked for all addresses, even if only some fit in this transaction.
             let all = found.as_ref().map(|found| block::release(&mut found.value.clone(), wanted, now));
             let all = all.unwrap_or_else(|| {
                 let unallocated = wanted.iter().map(|release| release.address).collect();
                 Ok(Released { unallocated, ..Released::default() })
             });
             if from_memory && all.as_ref().map_or(true, |all| !all.unallocated.is_empty()) {
-                // Only a fresh look can tell that an address is not there.
+                // The cached block may be stale: read it before reporting an address as unallocated.
                 cache.remember(cidr, None);
                 continue;
             }
@@ -128,7 +130,7 @@ impl Allocator {
             let mut next = found.value.clone();
             let released = block::release(&mut next, &batch, now)?;
             let step = write_back(&mut next, &found.revision, facts, now);
-            // Read before the block is written: what is added to a handle later must not be taken from it.
+            // Read the handles before writing the block, so that addresses assigned later are not subtracted.
             let mut counted = Vec::new();
             for (id, count) in &released.handles {
                 if !handles.contains_key(id) {
@@ -165,7 +167,8 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// After a block was written or, if there is none, deleted: remembers it, and gives it up if its pool is no longer for its host.
+    /// Updates the cache after a block was written or, if `block` is `None`, deleted. Releases an empty block
+    /// whose pool no longer selects its host.
     pub(super) async fn written(
         &self,
         cidr: IpNet,
@@ -185,7 +188,7 @@ impl Allocator {
         match self.return_if_unselected(cidr, &host, facts).await {
             Ok(true) => cache.forget(cidr),
             Ok(false) => {}
-            Err(error) => tracing::debug!(%cidr, host, %error, "kept an empty block"),
+            Err(error) => tracing::debug!(%cidr, host, %error, "cannot release an empty block whose pool no longer selects its host"),
         }
     }
 
@@ -207,7 +210,8 @@ impl Allocator {
     }
 }
 
-/// The block as it goes back: what has cooled down is free, and one that is empty and nobody's is deleted.
+/// Returns the step that writes a block after a release. Addresses whose cooldown has expired become free; an
+/// empty block without an owner is deleted.
 pub(super) fn write_back(block: &mut Block, revision: &Revision, facts: &Facts, now: Timestamp) -> Step {
     block::thaw(block, facts.config.ip_cooldown_seconds, now);
     if block.affinity.is_none() && block::is_empty(block) {

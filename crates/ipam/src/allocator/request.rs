@@ -1,4 +1,4 @@
-//! What is asked of the allocator, and what it answers.
+//! Requests to the allocator and their results.
 
 use crate::Error;
 use crate::owner::{Holder, HostReserved};
@@ -8,45 +8,46 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Any addresses, so many of each family.
+/// A request for a number of addresses per family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     pub holder: Holder,
     pub v4: u32,
     pub v6: u32,
-    /// Only from these pools; empty for any that suits.
+    /// Restricts the request to these pools; empty for any suitable pool.
     pub v4_pools: Vec<IpNet>,
     pub v6_pools: Vec<IpNet>,
     pub intended: Use,
-    /// Of the namespace the address is for; empty if there is none.
+    /// Labels of the namespace of the workload; empty if there is none.
     pub namespace_labels: BTreeMap<String, String>,
-    /// The most blocks the host may own, of this family and in these pools.
+    /// Maximum number of blocks that the host may own, per family and within the suitable pools.
     pub max_blocks: Option<u32>,
-    /// Addresses the host keeps for itself in each block it claims.
+    /// Addresses that the host reserves for itself in each block it claims.
     pub reserved: Option<HostReserved>,
-    /// The most addresses of one family the handle may have; those it has already count as the answer.
+    /// Maximum number of addresses per family of the handle. Addresses that the handle already has count as the
+    /// result.
     pub max_per_handle: Option<u32>,
 }
 
-/// One address and no other.
+/// A request for one specific address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpecificRequest {
     pub address: IpAddr,
     pub holder: Holder,
-    /// The pool must allow this use, if given.
+    /// If set, the pool must allow this use.
     pub intended: Option<Use>,
     pub reserved: Option<HostReserved>,
     pub max_per_handle: Option<u32>,
 }
 
-/// The answer for one family. Fewer addresses than asked for is not an error: the caller decides.
+/// Result for one family. Fewer addresses than requested are not an error: the caller decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assigned {
     pub version: u8,
     pub requested: u32,
-    /// With the prefix length of the block.
+    /// Addresses with the prefix length of their block.
     pub addresses: Vec<IpNet>,
-    /// Why there are not more.
+    /// Reasons why fewer addresses were assigned than requested.
     pub messages: Vec<String>,
 }
 
@@ -56,7 +57,7 @@ pub struct Assignments {
     pub v6: Assigned,
 }
 
-/// A request that failed, perhaps after some addresses had been assigned: they are the caller's to give back.
+/// A failed request. Addresses may have been assigned before the failure; the caller has to release them.
 #[derive(Debug)]
 pub struct AssignError {
     pub error: Error,
@@ -64,7 +65,7 @@ pub struct AssignError {
 }
 
 impl Request {
-    /// For a workload, from any pool that suits.
+    /// Creates a request for a workload, from any suitable pool.
     pub fn new(holder: Holder, v4: u32, v6: u32) -> Request {
         Request {
             holder,
@@ -105,7 +106,7 @@ impl Assigned {
         self.requested.saturating_sub(have)
     }
 
-    /// What to tell the user when there are fewer addresses than asked for.
+    /// Returns the message for the user if fewer addresses were assigned than requested.
     pub fn shortfall(&self) -> Option<String> {
         (self.missing() > 0).then(|| {
             format!(

@@ -1,4 +1,4 @@
-//! One address and no other.
+//! Assignment of a specific address.
 
 use super::cache::BlockCache;
 use super::request::SpecificRequest;
@@ -16,7 +16,7 @@ use tortie_model::ipam::block::BlockError;
 use tortie_store::{Outcome, Refusal};
 
 impl Allocator {
-    /// Assigns the address, reserved or not. Selectors, assignment mode and block limits are not asked.
+    /// Assigns the address, reserved or not. Ignores pool selectors, assignment mode and block limits.
     pub async fn assign_address(&self, request: &SpecificRequest) -> Result<IpNet> {
         let facts = self.facts().await?;
         match self.assign_address_with(&facts, request).await {
@@ -95,7 +95,8 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// The block as it stands, claimed if there is none; nothing if others were faster and it is worth looking again.
+    /// Returns the block, claiming it if it does not exist. Returns `None` if another process was faster and
+    /// the caller should retry.
     async fn find_or_claim(
         &self,
         cidr: IpNet,
@@ -110,7 +111,8 @@ impl Allocator {
         if let Some(found) = self.claim_new(cidr, reserved, now, cache).await? {
             return Ok(Some(found));
         }
-        // A claim of ours without a block, left from before, stands in the way.
+        // An affinity of this host without a block, left over from an interrupted claim, prevents the claim:
+        // complete it.
         let version = space::version(&cidr);
         self.load_claims(cache, version).await?;
         let claims = cache.claims(version).as_mut();

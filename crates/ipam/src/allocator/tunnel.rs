@@ -1,4 +1,5 @@
-//! Addresses for the ends of a node's tunnels.
+//! Addresses of the tunnel devices of a node: assigning, verifying and releasing them. Also lookups of address
+//! holders.
 
 use super::Allocator;
 use super::request::{Request, SpecificRequest};
@@ -13,18 +14,18 @@ use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use tortie_model::ipam::{AllocationAttribute, Tunnel};
 
-/// What decides which pools a node's tunnel address may come from.
+/// Criteria that select the pools of a node's tunnel addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelPools<'a> {
     pub pools: &'a [Pool],
     pub node_labels: &'a BTreeMap<String, String>,
-    /// The node has a public key of the family and does not encrypt traffic between hosts itself.
+    /// The node has a WireGuard public key of the family and does not use host-to-host encryption.
     pub wireguard_v4: bool,
     pub wireguard_v6: bool,
 }
 
 impl TunnelPools<'_> {
-    /// The pools the address may come from; none means that no address is wanted.
+    /// Returns the pools that the tunnel address may come from. If there are none, the tunnel needs no address.
     pub fn of(&self, tunnel: Tunnel) -> Vec<IpNet> {
         let wants = |pool: &Pool| match tunnel {
             Tunnel::WireguardV4 => self.wireguard_v4,
@@ -43,19 +44,19 @@ impl TunnelPools<'_> {
     }
 }
 
-/// Whose an address is, seen from a tunnel.
+/// Relation of an assigned address to a tunnel.
 #[derive(Debug, PartialEq, Eq)]
 enum TunnelAddress {
     Free,
     Ours,
-    /// From before addresses had owners.
+    /// Assigned by an old version that recorded neither handle nor attributes.
     Ancient,
     Foreign,
 }
 
 impl Allocator {
-    /// The address the tunnel should have, assigned if need be; nothing, after giving back what it had, if no pool
-    /// wants one. Recording it in the Node is the caller's business.
+    /// Returns the address of the tunnel, assigning one if necessary. If no pool requires an address, releases
+    /// the current one and returns `None`. The caller records the address in the Node.
     pub async fn ensure_tunnel(
         &self,
         tunnel: Tunnel,
@@ -91,7 +92,7 @@ impl Allocator {
         }
     }
 
-    /// Gives back the address of a tunnel.
+    /// Releases the address of a tunnel.
     pub async fn release_tunnel(&self, tunnel: Tunnel, current: Option<IpAddr>) -> Result<()> {
         let handle = tunnel.handle(&self.owner.name);
         if self.release_handle_if_any(&handle).await? {
@@ -107,7 +108,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Whether there was such a handle.
+    /// Releases a handle. Returns whether it existed.
     async fn release_handle_if_any(&self, handle: &str) -> Result<bool> {
         match self.release_by_handle(handle).await {
             Ok(_) => Ok(true),
@@ -143,7 +144,8 @@ impl Allocator {
         })
     }
 
-    /// The addresses a handle has, with the prefix lengths of their blocks: what a repeated request is answered with.
+    /// Returns the addresses of a handle with the prefix lengths of their blocks. They are the response to a
+    /// repeated request.
     pub async fn addresses_of(&self, handle: &str) -> Result<Vec<IpNet>> {
         let record = HandleRecord::new(handle, self.records.handle(handle).await?);
         let mut addresses = self.held_by(&record, 4).await?;
@@ -151,12 +153,13 @@ impl Allocator {
         Ok(addresses)
     }
 
-    /// Who has an address; nobody if it is free or cools down.
+    /// Returns the holder of an address; `None` if the address is free or in cooldown.
     pub async fn record_of(&self, address: IpAddr) -> Result<Option<AllocationAttribute>> {
         Ok(self.records_of(&[address]).await?.remove(&address))
     }
 
-    /// Who has these addresses; each block is read once. Those that nobody has are left out.
+    /// Returns the holders of these addresses, reading each block once. Addresses that are free or in cooldown
+    /// are omitted.
     pub async fn records_of(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, AllocationAttribute>> {
         let facts = self.facts().await?;
         let (mut blocks, mut records) = (BTreeMap::new(), BTreeMap::new());

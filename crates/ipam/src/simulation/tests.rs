@@ -1,5 +1,5 @@
-//! Generated histories of several hosts, with deaths: whoever stops where, no address has two holders, and releasing the
-//! handles and the blocks leaves nothing.
+//! Property tests with generated histories of several hosts and crashes: wherever a process stops, no address
+//! has two holders, and releasing the handles and the blocks leaves nothing in the store.
 
 use super::{Death, Process, World};
 use crate::Tunnel;
@@ -38,7 +38,7 @@ enum Action {
 struct Event {
     host: usize,
     action: Action,
-    /// By a process of its own, beside the host's daemon.
+    /// Executed by a separate process, concurrently with the host's daemon.
     alone: bool,
     death: Option<Death>,
     seed: u64,
@@ -47,7 +47,7 @@ struct Event {
 #[derive(Clone, Debug)]
 struct Case {
     strict: bool,
-    /// Events of one group happen at the same time.
+    /// Events of one group run concurrently.
     groups: Vec<Vec<Event>>,
     blocks_first: bool,
 }
@@ -111,7 +111,7 @@ impl Run {
         (process, Allocator::simulated(records, owner, self.facts.clone()))
     }
 
-    /// The addresses it was given, and for which handle.
+    /// Executes an event. Returns the assigned addresses with their handles.
     async fn act(&self, allocator: &Allocator, event: &Event) -> Result<Vec<(String, IpAddr)>, Error> {
         let host = event.host;
         let named = |handle: usize, nets: Vec<IpNet>| {
@@ -155,7 +155,7 @@ impl Run {
         }
     }
 
-    /// What an answer says is what the store says.
+    /// Asserts that the results returned to callers match the store.
     fn assert_answered_truth(&self, answered: &[(String, IpAddr)]) {
         let blocks = self.world.blocks();
         let mut distinct = BTreeSet::new();
@@ -186,7 +186,7 @@ impl Run {
 
     async fn give_up_blocks(&self, allocator: &Allocator) {
         for host in 0..HOSTS {
-            // Claims on blocks of others are withdrawn, and said to be in conflict.
+            // An affinity to a block of another owner is deleted and reported as a conflict.
             match allocator.release_owner_affinities(&Owner::host(&format!("n{host}")), None, false).await {
                 Ok(()) | Err(Error::ClaimConflict { .. }) => {}
                 Err(error) => panic!("n{host}: {error}"),
@@ -195,7 +195,7 @@ impl Run {
     }
 }
 
-/// Two pools, each of four blocks, and hosts that may use both.
+/// Returns facts with two pools of four blocks each, which all hosts may use.
 fn facts(strict_affinity: bool) -> Arc<Facts> {
     static FACTS: OnceLock<[Arc<Facts>; 2]> = OnceLock::new();
     let make = |strict_affinity: bool| {
@@ -268,7 +268,7 @@ fn whoever_stops_after_any_step_leaves_nothing_that_releasing_does_not_clean() {
     check(Carrier::Steps);
 }
 
-/// The journal of a host on which `h9` lives at 10.0.0.2, of which the store knows nothing.
+/// Addresses in use on a host where `h9` has 10.0.0.2, which the store does not know.
 #[derive(Debug)]
 struct Lives;
 

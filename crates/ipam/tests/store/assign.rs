@@ -1,4 +1,4 @@
-//! Handing out.
+//! Assignment of addresses.
 
 use crate::support::{Backend, Store, ip, net, request, texts};
 use serde_json::{Value as Json, json};
@@ -109,7 +109,7 @@ async fn a_burst_on_one_node_goes_to_the_store_together() {
         in_use.insert(allocator.addresses_of("first").await.unwrap()[0].addr());
         store.assert_consistent(&in_use).await;
 
-        // Some come, some go, some give up before the answer.
+        // Concurrent assignments, releases, and requests cancelled before their response.
         let mut leaving: JoinSet<()> = (0..200)
             .map(|n| {
                 let allocator = allocator.clone();
@@ -142,7 +142,7 @@ async fn blocks_are_claimed_as_they_fill_up_to_the_limit() {
         let failed = allocator.auto_assign(&wanted).await.unwrap_err();
         assert!(failed.to_string().contains("cannot allocate new block due to per host block limit"));
         assert_eq!(failed.assigned.v4.addresses.len(), 8);
-        // Twenty when nobody says how many.
+        // The default limit is 20 blocks.
         let failed = allocator.auto_assign(&request("b", "n1", 100, 0)).await.unwrap_err();
         assert!(matches!(failed.error, Error::BlockLimit { limit: 20 }), "{failed}");
         assert_eq!(failed.assigned.v4.addresses.len(), 72);
@@ -245,7 +245,7 @@ async fn one_address_and_no_other() {
         }
         let lb = SpecificRequest { intended: Some(Use::LoadBalancer), ..want("10.0.0.9", "b") };
         assert!(matches!(allocator.assign_address(&lb).await.unwrap_err(), Error::UseNotAllowed { .. }));
-        // Another host may have one of ours unless affinity is strict.
+        // Another host may get an address of a block of n1 unless affinity is strict.
         let other = store.allocator("n2");
         other.assign_address(&want("10.0.0.78", "c")).await.unwrap();
         let strict = ConfigChange { strict_affinity: Some(true), ..ConfigChange::default() };

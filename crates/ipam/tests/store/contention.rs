@@ -1,7 +1,8 @@
-//! Many processes on the same pools, some of them killed.
+//! Many processes competing for the same pools, some of them killed.
 //!
-//! Each worker is this test's own executable run again. An address is marked by a file while a worker has it:
-//! creating it fails if another has it too, so two holders of one address cannot go unnoticed.
+//! Each worker is this test executable started again. While a worker holds an address, a file marks it:
+//! creating the file fails if another worker holds the address too, so an address with two holders is always
+//! detected.
 
 use crate::support::{Backend, Store, connect, ip, request};
 use rand::seq::IndexedRandom;
@@ -18,7 +19,7 @@ use tortie_ipam::{Allocator, Error, Owner};
 const WORKERS: usize = 64;
 const WORKER: &str = "TORTIE_IPAM_WORKER";
 
-/// One worker; killed on drop.
+/// A worker process, killed on drop.
 struct Worker(Child);
 
 impl Drop for Worker {
@@ -29,7 +30,7 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// Runs until stopped by the file `stop` in `dir`.
+    /// Starts a worker that runs until the file `stop` appears in `dir`.
     fn start(store: &Store, dir: &Path, name: &str) -> Worker {
         let settings = format!("{} {} {name}", store.endpoint, dir.display());
         let child = Command::new(std::env::current_exe().unwrap())
@@ -52,7 +53,7 @@ fn mark(dir: &Path, address: IpAddr) -> PathBuf {
     dir.join("held").join(address.to_string())
 }
 
-/// The marks, and who made them.
+/// Returns the marked addresses and the workers that hold them.
 fn held(dir: &Path) -> BTreeMap<IpAddr, String> {
     let entries = fs::read_dir(dir.join("held")).unwrap();
     entries
@@ -68,7 +69,8 @@ async fn crowded(backend: Backend) -> (Store, tempfile::TempDir, Vec<String>) {
     let names: Vec<String> = (0..WORKERS).map(|n| format!("node-{n}")).collect();
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
     let pools = [
-        // Fewer blocks than workers and fewer addresses than they want: claims, loans and refusals all happen.
+        // Fewer blocks than workers and fewer addresses than requested, so that claiming, borrowing and
+        // exhaustion all occur.
         ("p4", json!({"cidr": "10.0.0.0/24", "blockSize": 29})),
         ("p6", json!({"cidr": "fd00::/116", "blockSize": 122})),
     ];
@@ -153,8 +155,8 @@ async fn what_a_killed_process_had_is_given_back_by_its_handles() {
     store.assert_consistent(&BTreeSet::new()).await;
 }
 
-/// What a node does for containers that are gone: releases their handles. Marks of the dead go first, since their
-/// addresses may be handed out the moment they are free.
+/// Releases the handles of a killed worker, as a node does for deleted containers. The worker's marks are
+/// removed first, since its addresses may be assigned again as soon as they are free.
 async fn clean_up(store: &Store, dir: &Path, name: &str) {
     for (address, holder) in held(dir) {
         if holder == name {
@@ -169,7 +171,7 @@ async fn clean_up(store: &Store, dir: &Path, name: &str) {
     }
 }
 
-/// Not a test by itself: what each process of the tests above does.
+/// Not a test by itself: the main function of the worker processes started by the tests above.
 #[test]
 fn worker() {
     let Ok(settings) = std::env::var(WORKER) else { return };
@@ -181,12 +183,12 @@ fn worker() {
 }
 
 async fn work(endpoint: &str, dir: &Path, name: &str) -> u64 {
-    // A mark is a link to this, so that it says whose it is from its first moment.
+    // A mark is a hard link to this file, so that it names its owner from the moment it exists.
     fs::write(dir.join(format!("{name}.id")), name).unwrap();
     let client = connect(endpoint).await;
     let owner = Owner::host(name);
     let mut rng = rand::rngs::SmallRng::from_os_rng();
-    // Both ways to use an allocator meet.
+    // Mix allocators with and without watches.
     let allocator =
         if rng.random() { Allocator::following(client, owner) } else { Allocator::new(client, owner) };
     let mut mine: Vec<(String, Vec<IpAddr>)> = Vec::new();

@@ -1,4 +1,5 @@
-//! What Calico nodes leave half way, and how it is read.
+//! Intermediate states that interrupted Calico nodes leave in the store, and how the allocator recovers from
+//! them.
 
 use crate::support::{Backend, Store, ip, request};
 use serde_json::json;
@@ -92,7 +93,7 @@ async fn a_handle_that_counts_too_much_goes_all_the_same() {
         let store = store(backend).await;
         let allocator = store.allocator("n1");
         allocator.auto_assign(&request("a", "n1", 1, 0)).await.unwrap();
-        // Counted before the block is written: a node that died in between leaves this.
+        // A node that crashes after counting in the handle and before writing the block leaves this state.
         store
             .put_raw(
                 "/calico/ipam/v2/handle/a",

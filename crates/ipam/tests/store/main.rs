@@ -1,6 +1,7 @@
-//! The allocator on real stores: etcd with and without transactions, and the embedded one; each test on all.
+//! The allocator on real stores: etcd with and without transactions, and the embedded store. Most tests run on
+//! all of them.
 
-// Helpers of tests are tests too.
+// The test lints do not recognise helpers outside of test functions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod assign;

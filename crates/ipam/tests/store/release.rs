@@ -1,4 +1,4 @@
-//! Taking back.
+//! Release of addresses.
 
 use crate::support::{Backend, Store, ip, net, request};
 use serde_json::json;
@@ -77,7 +77,7 @@ async fn many_addresses_of_many_handles_at_once() {
         assert!(report.error.is_none());
         assert_eq!(report.released.len(), 250);
         store.assert_consistent(&BTreeSet::new()).await;
-        // Our memory of the block is wrong now, which costs a second look and nothing else.
+        // The cached block is stale now, which costs another read and nothing else.
         allocator.auto_assign(&request("again", "n1", 1, 0)).await.unwrap();
     }
 }

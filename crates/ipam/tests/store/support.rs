@@ -1,4 +1,4 @@
-//! A store with pools and nodes in it.
+//! Test fixture: a store with pools and nodes.
 
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
@@ -17,17 +17,17 @@ use tortie_testkit::Etcd;
 pub enum Backend {
     Etcd,
     Embedded,
-    /// etcd, but as a store without transactions.
+    /// etcd, used like a store without transactions.
     StepByStep,
 }
 
 impl Backend {
-    /// What concerns transactions alone.
+    /// Backends with transactions, for tests that depend on them.
     pub const WITH_TRANSACTIONS: [Backend; 2] = [Backend::Etcd, Backend::Embedded];
     pub const ALL: [Backend; 3] = [Backend::Etcd, Backend::Embedded, Backend::StepByStep];
 }
 
-/// Gone, with its data, on drop.
+/// A running store; stopped and its data deleted on drop.
 pub struct Store {
     pub client: Client,
     pub endpoint: String,
@@ -63,7 +63,7 @@ impl Store {
         Store { client, endpoint, carrier, _etcd: etcd, _data: data, _stop: stop }
     }
 
-    /// With these pools and these nodes, whose labels are empty.
+    /// Starts a store with these pools and with nodes without labels.
     pub async fn with(backend: Backend, pools: &[(&str, Json)], nodes: &[&str]) -> Store {
         let store = Store::start(backend).await;
         for (name, spec) in pools {
@@ -81,14 +81,14 @@ impl Store {
         self.client.apply(&Key::resource(kind, "", name), &Value::Resource(resource), None).await.unwrap();
     }
 
-    /// Writes an entry of address management as somebody else would have.
+    /// Writes an IPAM entry in its stored form, as another client would.
     pub async fn put_raw(&self, path: &str, text: &str) {
         let key = keys::parse(path).unwrap();
         let value = Value::decode(&key, text.as_bytes()).unwrap();
         self.client.apply(&key, &value, None).await.unwrap();
     }
 
-    /// What is stored under a path.
+    /// Returns the stored form of an entry.
     pub async fn raw(&self, path: &str) -> Option<String> {
         let entry = self.client.get(&keys::parse(path).unwrap()).await.ok()?;
         Some(String::from_utf8(entry.value.encode()).unwrap())
@@ -110,7 +110,7 @@ impl Store {
         self.records().block(net(cidr)).await.unwrap().map(|found| found.value)
     }
 
-    /// Everything address management records must fit together, with exactly these addresses in use.
+    /// Asserts that blocks, handles and affinities are consistent, with exactly these addresses in use.
     pub async fn assert_consistent(&self, in_use: &BTreeSet<IpAddr>) {
         let records = self.records();
         let blocks: Vec<_> =
@@ -156,7 +156,7 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The usual request: a handle, the node as attribute.
+/// Returns a request with a handle and with the node as attribute.
 pub fn request(handle: &str, node: &str, v4: u32, v6: u32) -> Request {
     let attributes = BTreeMap::from([("node".to_owned(), node.to_owned())]);
     Request::new(Holder::new(Some(handle), attributes), v4, v6)

@@ -1,4 +1,4 @@
-//! Tunnel addresses.
+//! Addresses of tunnels.
 
 use crate::support::{Backend, Store, ip, net, request};
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn a_tunnel_keeps_its_address_while_its_pool_wants_one() {
         assert_eq!(moved, Some(ip("10.1.0.0")));
         assert_eq!(allocator.record_of(ip("10.0.0.0")).await.unwrap(), None);
 
-        // The Node says an address that has meanwhile gone to somebody else.
+        // The Node records an address that was assigned to a workload since.
         let mut pod = request("pod", "n1", 1, 0);
         pod.v4_pools = q.to_vec();
         let pods = allocator.auto_assign(&pod).await.unwrap().v4.addresses[0].addr();
@@ -37,7 +37,7 @@ async fn a_tunnel_keeps_its_address_while_its_pool_wants_one() {
         allocator.release_tunnel(Tunnel::VxlanV4, Some(pods)).await.unwrap();
         assert!(allocator.record_of(pods).await.unwrap().is_some(), "not ours to give back");
 
-        // Several at once, of two blocks, and of no pool at all.
+        // Several addresses at once, from two blocks and from outside of all pools.
         let asked = [pods, another.unwrap(), ip("10.0.0.0"), ip("192.0.2.1")];
         let records = allocator.records_of(&asked).await.unwrap();
         assert_eq!(records.keys().copied().collect::<BTreeSet<_>>(), [pods, asked[1]].into());

@@ -13,7 +13,7 @@ fn names() -> Vec<String> {
     vec!["webhooks.here.svc".to_owned()]
 }
 
-/// Whether a client that believes these takes the server's certificate at this moment.
+/// Returns whether a client that trusts the CAs `believed` accepts the server certificate at `now`.
 fn is_taken(believed: &str, kept: &OwnCertificates, now: i64) -> bool {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(certificates(believed));
@@ -33,7 +33,7 @@ fn whoever_has_none_makes_all_and_keeps_them() {
     let made = step(&OwnCertificates::default(), None, START).unwrap();
     assert!(is_taken(&made.authorities, &made, START));
     assert_eq!(step(&made, Some(&made.authorities), START + 10), None);
-    // What cannot be used is made anew.
+    // Unusable certificates and keys are replaced.
     for broken in [
         OwnCertificates { authority_key: "no key".into(), ..made.clone() },
         OwnCertificates { certificate: String::new(), ..made.clone() },
@@ -57,7 +57,8 @@ fn a_new_authority_signs_only_when_it_is_believed() {
     assert!(third.certificate != first.certificate && is_taken(&second.authorities, &third, later));
 }
 
-/// Whoever believes what he was told at the last step takes the certificate at every moment, for years.
+/// A client that uses the trust bundle of the previous step accepts the server certificate at all times, over
+/// many renewals.
 #[test]
 fn at_no_moment_is_the_certificate_refused() {
     let mut kept = step(&OwnCertificates::default(), None, START).unwrap();
@@ -71,7 +72,7 @@ fn at_no_moment_is_the_certificate_refused() {
             kept = next;
         }
         assert!(certificates(&kept.authorities).len() <= MOST_AUTHORITIES);
-        // Others hear of it a little later.
+        // Clients receive the new trust bundle one step later.
         assert!(is_taken(&believed, &kept, now), "tick {tick}");
         believed = kept.authorities.clone();
         assert!(is_taken(&believed, &kept, now), "tick {tick}");

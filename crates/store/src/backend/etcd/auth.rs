@@ -1,4 +1,4 @@
-//! User and password: a token per connection, renewed when the server no longer takes it.
+//! Authentication with user and password: fetches a token, and a new one when the server rejects it.
 
 use crate::config::Credentials;
 use tokio::sync::Mutex;
@@ -10,7 +10,7 @@ use tortie_etcd_proto::etcdserverpb::auth_client::AuthClient;
 #[derive(Debug)]
 pub struct Auth {
     credentials: Credentials,
-    /// Held while a new token is fetched, so that a burst of refused calls asks once.
+    /// Locked while a token is fetched, so that concurrent rejected calls fetch only one.
     token: Mutex<Option<String>>,
 }
 
@@ -19,7 +19,7 @@ impl Auth {
         Auth { credentials, token: Mutex::new(None) }
     }
 
-    /// The token to send; empty when the server has authentication switched off.
+    /// Returns the token to send; empty if authentication is disabled on the server.
     pub async fn token(&self, channel: &Channel) -> Result<String, Status> {
         let mut held = self.token.lock().await;
         if let Some(token) = held.as_ref() {
@@ -38,7 +38,7 @@ impl Auth {
         Ok(token)
     }
 
-    /// Forgets a token the server refused, unless another call has replaced it already.
+    /// Discards a token that the server rejected, unless another call has replaced it already.
     pub async fn refused(&self, token: &str) {
         let mut held = self.token.lock().await;
         if held.as_deref() == Some(token) {
@@ -46,11 +46,11 @@ impl Auth {
         }
     }
 
-    /// Whether a new token may help.
+    /// Returns whether a new token may help.
     pub fn is_stale(status: &Status) -> bool {
         (status.code() == Code::Unauthenticated && status.message().contains("invalid auth token"))
             || status.message().contains("revision of auth store is old")
-            // Authentication was switched on after the server had said it was off.
+            // Authentication was enabled after the server had reported it as disabled.
             || status.message().contains("user name is empty")
     }
 }

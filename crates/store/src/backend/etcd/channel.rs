@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to one endpoint, opened when first used and again when lost.
+//! HTTP/2 connection to one endpoint, opened on first use and reopened when lost.
 
 use super::Limits;
 use crate::config::Endpoint;
@@ -14,16 +14,17 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::{Channel, Uri};
 
-/// Enough for a full page of the largest values on one stream without waiting for window updates.
+/// HTTP/2 flow-control window: large enough for a full page of the largest values without waiting for window
+/// updates.
 const WINDOW: u32 = 4 << 20;
 
-/// Marks failures that came after the connection was open, for those who explain them.
+/// Prefix of errors that occur after the TCP connection is open; `failure` uses it to explain them.
 pub const TLS_FAILED: &str = "TLS handshake failed";
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What is needed to open a connection to one endpoint, any number of times.
+/// Settings for opening connections to one endpoint.
 pub struct Dialler {
     settings: tonic::transport::Endpoint,
     endpoint: Endpoint,
@@ -39,7 +40,7 @@ pub fn dialler(
 ) -> Result<Dialler> {
     let unusable =
         |e: &dyn std::fmt::Display| Error::Config(format!("endpoint {endpoint} cannot be used: {e}"));
-    // We do TLS ourselves; tonic sees a plain connection but must name the real origin.
+    // The dialler does TLS itself: tonic sees a plain connection, but has to send the real origin.
     let (dialled, origin) = match endpoint {
         Endpoint::Tcp { .. } => {
             (endpoint.to_string().replacen("https://", "http://", 1), endpoint.to_string())

@@ -1,6 +1,6 @@
-//! The servers of one store and the rule by which a call finds one that answers.
+//! The endpoints of an etcd cluster and the selection of one that responds.
 //!
-//! Calls go to one server until it fails, then to the next. A call that may already have been carried out is not
+//! Calls go to one endpoint until it fails, then to the next. A write that may already have been applied is not
 //! repeated; a read is.
 
 use super::auth::Auth;
@@ -20,7 +20,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-/// Whether a call may be sent again when it is not known what became of it.
+/// Whether a call may be repeated if it may already have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     Always,
@@ -29,7 +29,7 @@ pub(crate) enum Retry {
 
 pub(crate) struct Cluster {
     members: Vec<Arc<Member>>,
-    /// The member that answered last.
+    /// Index of the member that responded last.
     current: AtomicUsize,
     auth: Option<Auth>,
     pub limits: Limits,
@@ -50,7 +50,7 @@ impl Cluster {
         })
     }
 
-    /// Sends `message` to a server that answers, within the limit for one request.
+    /// Sends `message` to a member that responds, within the time limit of one request.
     pub async fn call<M, R, F, S>(&self, retry: Retry, message: M, send: S) -> Result<R>
     where
         M: Clone,
@@ -67,7 +67,7 @@ impl Cluster {
             let index = (first + step) % count;
             let Some(member) = self.members.get(index) else { break };
             let left = deadline.saturating_duration_since(Instant::now());
-            // The others must still get their turn when this one is silent.
+            // Divide the remaining time, so that the other members can be tried if this one does not respond.
             let share = left / u32::try_from(count - step).unwrap_or(1).max(1);
             let connection = member.connection();
             let attempt = self.attempt(member, &connection, &message, &send);
@@ -84,7 +84,7 @@ impl Cluster {
             };
             match &failure {
                 Failure::Refused(_) => return Err(failure.into_error(&member.endpoint)),
-                // Most often a connection that died while it was idle; a new one may do.
+                // Usually a connection that was closed while idle: retry once on a new one.
                 Failure::Stale(_) if !reopened => {
                     reopened = true;
                     continue;
@@ -136,7 +136,7 @@ impl Cluster {
         }
     }
 
-    /// Adds the token, when there is a user, and returns it.
+    /// Adds the authentication token to a request, if credentials are configured, and returns it.
     pub async fn authorise<M>(
         &self,
         member: &Member,
@@ -154,12 +154,12 @@ impl Cluster {
         Ok(Some(token))
     }
 
-    /// The member calls go to at present.
+    /// Returns the member that calls currently go to.
     pub fn current(&self) -> Option<Arc<Member>> {
         self.members.get(self.current.load(Ordering::Relaxed) % self.members.len().max(1)).cloned()
     }
 
-    /// Moves on from a member that failed outside of a call.
+    /// Switches to the next member after a failure outside of `call`, for example of a watch.
     pub fn leave(&self, member: &Member) {
         if let Some(index) = self.members.iter().position(|other| std::ptr::eq(&**other, member)) {
             let next = (index + 1) % self.members.len().max(1);

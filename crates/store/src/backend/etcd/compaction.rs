@@ -1,8 +1,9 @@
-//! Has the store forget its history, as Kubernetes and Calico do it.
+//! Compaction of the store's history, with the protocol of kube-apiserver and Calico.
 //!
-//! All compactors of a store share one record. Whoever writes it, over the version that it knows, has the turn, and compacts up to
-//! the revision of its own last turn. So several of them, an API server of Kubernetes among them, compact no more often than the
-//! quickest alone would, and never what is younger than its period.
+//! All compactors of a store share one record. The one that overwrites the version it has last seen gets the
+//! turn, and compacts up to the revision of its own last turn. So several compactors, including kube-apiserver,
+//! compact no more often than the one with the shortest period would alone, and never compact revisions younger
+//! than its period.
 
 use super::entries::{found, get, op, path};
 use super::kv::is_compacted;
@@ -16,9 +17,9 @@ use tortie_model::Key;
 #[derive(Debug)]
 pub struct Compactor {
     etcd: Etcd,
-    /// The version of the record, as it was last seen.
+    /// Version of the shared record when last seen.
     turn: i64,
-    /// The store's revision of then; 0 before anything is known.
+    /// Revision of the store at that time; 0 before the first call.
     revision: i64,
 }
 
@@ -27,8 +28,8 @@ impl Compactor {
         Compactor { etcd, turn: 0, revision: 0 }
     }
 
-    /// To be called once in a period. Everything before the returned revision is forgotten; `None` if it was somebody else's
-    /// turn, or if this compactor has not been there for a period yet.
+    /// Compacts the store; to be called once per period. Returns the revision before which the history was
+    /// removed; `None` if another compactor had the turn, or if this one has not run for a full period yet.
     pub async fn compact(&mut self) -> Result<Option<Revision>> {
         let record = path(&Key::CompactRevision);
         let unchanged = Compare {
@@ -55,7 +56,7 @@ impl Compactor {
         }
         match self.etcd.cluster.compact(before).await {
             Ok(()) => Ok(Some(opaque(before))),
-            // By the store itself, or by a person.
+            // Already compacted, by etcd's auto-compaction or manually.
             Err(error) if is_compacted(&error) => Ok(None),
             Err(Error::Datastore(text)) => Err(Error::Datastore(format!("compaction: {text}"))),
             Err(error) => Err(error),

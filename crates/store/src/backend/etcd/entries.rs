@@ -1,4 +1,4 @@
-//! The client's verbs on single entries and on ranges.
+//! Operations on single entries and on ranges.
 
 use super::kv::{Committed, after, is_compacted};
 use super::{Etcd, keys, number, opaque};
@@ -35,7 +35,8 @@ impl Etcd {
         Ok(Listing { entries: listed.items, unreadable, revision: opaque(listed.revision), next: None })
     }
 
-    /// etcd knows no labels, so entries that are not selected are read and dropped here.
+    /// Returns one page of a range. etcd does not support label selectors, so entries that are not selected are
+    /// dropped here.
     pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
         let prefix = keys::prefix(range);
         let mut place = match &page.after {
@@ -45,7 +46,7 @@ impl Etcd {
         let limit = page.limit.get();
         let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
         loop {
-            // Only with a selector may more be asked for than are wanted: the rest is most likely dropped.
+            // Only with a selector, request more entries than needed: most of them are likely to be dropped.
             let wanted = i64::try_from(limit - entries.len()).unwrap_or(i64::MAX);
             let wanted =
                 if page.labels.is_empty() { wanted } else { wanted.max(self.cluster.limits.first_page) };
@@ -133,10 +134,10 @@ impl Etcd {
     }
 }
 
-/// Where a page ended.
+/// Position of a page in a list.
 struct Place {
     revision: i64,
-    /// The first key that has not been looked at.
+    /// The first key of the next page.
     start: Bytes,
 }
 
@@ -159,12 +160,12 @@ impl Place {
     }
 }
 
-/// The key in these bytes, if it belongs to the range.
+/// Parses a key; `None` if it is outside of the range.
 pub(super) fn key_in(range: &KeyRange, bytes: &[u8]) -> Option<Key> {
     keys::parse(std::str::from_utf8(bytes).ok()?).filter(|key| range.contains(key))
 }
 
-/// Reads a stored value.
+/// Decodes a stored value.
 pub(super) fn read(key: Key, bytes: &[u8], revision: i64) -> Result<Entry> {
     match Value::decode(&key, bytes) {
         Ok(value) => Ok(Entry::new(key, value, opaque(revision))),
@@ -221,7 +222,7 @@ pub(super) fn unchanged(path: &Bytes, revision: &Revision) -> Compare {
     }
 }
 
-/// The entries that the step of a transaction read or removed.
+/// Returns the entries that an operation of a transaction has read or deleted.
 pub(super) fn found(done: &Committed, step: usize) -> impl Iterator<Item = KeyValue> + use<> {
     let kvs = match done.responses.get(step) {
         Some(ResponseOp { response: Some(Response::ResponseRange(range)) }) => range.kvs.clone(),

@@ -1,4 +1,4 @@
-//! Why a call failed, in words that say where to look next.
+//! Failures of etcd calls, and error messages that name what to check.
 
 use super::auth::Auth;
 use super::channel::TLS_FAILED;
@@ -8,18 +8,18 @@ use std::error::Error as _;
 use std::time::Duration;
 use tonic::{Code, ConnectError, Status};
 
-/// What became of one attempt.
+/// Result of a failed attempt. It determines whether the call may be repeated.
 #[derive(Debug)]
 pub enum Failure {
-    /// Never reached the server: safe to try elsewhere.
+    /// The request never reached the server and can be sent to another one.
     NotSent(String),
-    /// The connection was found dead before anything was sent.
+    /// The connection turned out to be closed before anything was sent.
     Stale(String),
-    /// The connection broke or the answer makes no sense: may or may not have been carried out.
+    /// The connection broke or the response is invalid: the server may have executed the request.
     Lost(String),
-    /// No answer in time: may or may not have been carried out.
+    /// No response in time: the server may have executed the request.
     Silent(String),
-    /// The server understood and refused.
+    /// The server processed and rejected the request.
     Refused(Status),
 }
 
@@ -33,7 +33,7 @@ impl Failure {
             return if was_unsent(&status) { Failure::Stale(text) } else { Failure::Lost(text) };
         }
         match status.code() {
-            // These come from the server, but another one may do better.
+            // The server reports these errors, but another member may succeed.
             Code::Unavailable => {
                 Failure::Lost(format!("etcd at {endpoint} cannot serve now: {}", status.message()))
             }
@@ -63,7 +63,7 @@ impl Failure {
     }
 }
 
-/// The server's refusal as our error.
+/// Maps an error reported by the server to the error of this crate.
 fn explain(endpoint: &Endpoint, status: &Status) -> Error {
     let message = status.message();
     if message.contains("invalid user ID or password") {
@@ -134,12 +134,12 @@ fn connect_error(status: &Status) -> Option<String> {
     Some(connect.0.to_string())
 }
 
-/// hyper hands back requests it did not get to send.
+/// Returns whether hyper cancelled the request before sending it.
 fn was_unsent(status: &Status) -> bool {
     causes(status).filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_canceled)
 }
 
-/// The causes, outermost first, without repetitions.
+/// Returns the chain of causes, outermost first, without repetitions.
 fn chain(status: &Status) -> String {
     let mut parts = vec![status.message().to_owned()];
     for text in causes(status).map(ToString::to_string) {

@@ -1,7 +1,7 @@
-//! The text of keys, to the byte: where etcd keeps things.
+//! Paths of keys in etcd.
 //!
-//! A key's text is a contract with every other client of the same store, so parsing accepts a text only if
-//! writing the parsed key gives that text back.
+//! All clients of a store have to use the same paths byte for byte, so parsing accepts a path only if
+//! formatting the parsed key yields the same path.
 
 use ipnet::IpNet;
 use tortie_model::key::{AffinityType, WorkloadStatusKey};
@@ -14,12 +14,12 @@ const HANDLES: &str = "/calico/ipam/v2/handle/";
 const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
 const FELIX_BY_REGION: &str = "/calico/felix/v2/";
 const FELIX_BY_HOST: &str = "/calico/felix/v1/host/";
-/// Nobody writes here: only the Kubernetes API has services.
+/// Never written: services exist only in the Kubernetes API.
 const ENDPOINT_SLICES: &str = "/calico/kubernetes/endpointslices/";
 const SERVICES: &str = "/calico/kubernetes/services/";
 const COMPACT_REVISION: &str = "compact_rev_key";
 
-/// The text under which the store keeps it.
+/// Returns the path of a key in etcd.
 pub fn path(key: &Key) -> String {
     match key {
         Key::Resource { kind, namespace, name } if kind.is_namespaced() => {
@@ -56,7 +56,7 @@ pub fn path(key: &Key) -> String {
     }
 }
 
-/// The key whose text this is; `None` for anything else that may live in the same store.
+/// Parses a path; `None` for the keys of other applications in the same store.
 pub fn parse(path: &str) -> Option<Key> {
     let key = if let Some(rest) = path.strip_prefix(RESOURCES) {
         parse_resource(rest)
@@ -83,8 +83,8 @@ pub fn parse(path: &str) -> Option<Key> {
     key.filter(|key| self::path(key) == path)
 }
 
-/// The text every key of the range begins with. Keys outside the range may begin with it too: what is
-/// found there must still be asked for with [`KeyRange::contains`].
+/// Returns the common path prefix of all keys of the range. Keys outside of the range may have this prefix too:
+/// filter the results with [`KeyRange::contains`].
 pub fn prefix(range: &KeyRange) -> String {
     match range {
         KeyRange::Resources { kind, namespace, name_prefix } => {
@@ -131,7 +131,7 @@ fn version_of(cidr: &IpNet) -> u8 {
     }
 }
 
-/// `ipv4/block/10.65.3.0-26`.
+/// Returns for example `ipv4/block/10.65.3.0-26`.
 fn block_part(cidr: &IpNet) -> String {
     format!("ipv{}/block/{}-{}", version_of(cidr), cidr.network(), cidr.prefix_len())
 }
@@ -148,7 +148,7 @@ fn unescape(part: &str) -> String {
     part.replace("%2f", "/").replace("%25", "%")
 }
 
-/// The parts of a path; `None` if one of them is empty.
+/// Splits a path into its segments; `None` if one of them is empty.
 fn segments(rest: &str) -> Option<Vec<&str>> {
     let parts: Vec<&str> = rest.split('/').collect();
     parts.iter().all(|part| !part.is_empty()).then_some(parts)

@@ -1,4 +1,4 @@
-//! The key-value calls: ranges in pages, transactions, leases.
+//! Calls of the etcd KV and Lease services: paged ranges, writes, transactions, compaction and leases.
 
 use super::{Cluster, Retry};
 use crate::{Error, Result};
@@ -14,12 +14,12 @@ use tortie_etcd_proto::etcdserverpb::{
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-/// A page of the largest values etcd takes stays well below this.
+/// Limit for decoded messages; a page of the largest values that etcd accepts stays well below it.
 const MESSAGE_LIMIT: usize = 1 << 30;
-/// The size a page should have; keeps single messages small and the server responsive.
+/// Target size of a page; keeps messages small and the server responsive.
 const PAGE_BYTES: usize = 2 << 20;
 const PAGE_KEYS: i64 = 10_000;
-/// How often a list is begun again because its revision was compacted away under it.
+/// Maximum number of attempts to list when the revision of the list is compacted before the last page.
 const LIST_ATTEMPTS: u32 = 5;
 
 /// All entries of a range at one revision.
@@ -30,7 +30,7 @@ pub(crate) struct Listed<T> {
     pub cluster_id: u64,
 }
 
-/// Some entries of a range at one revision.
+/// A page of entries of a range at one revision.
 #[derive(Debug)]
 pub(crate) struct KeyValues {
     pub kvs: Vec<KeyValue>,
@@ -38,7 +38,7 @@ pub(crate) struct KeyValues {
     pub more: bool,
 }
 
-/// The outcome of a transaction.
+/// Result of a transaction.
 #[derive(Debug)]
 pub(crate) struct Committed {
     pub succeeded: bool,
@@ -58,7 +58,7 @@ fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader> {
     })
 }
 
-/// The first key after all keys with this prefix.
+/// Returns the first key after all keys with this prefix.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -67,7 +67,7 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
             return end.into();
         }
     }
-    // No such key: the range has no end.
+    // No such key exists: an end of `\0` means all keys from the start on.
     Bytes::from_static(&[0])
 }
 
@@ -84,7 +84,8 @@ impl Cluster {
         Ok(answer.kvs.into_iter().next())
     }
 
-    /// Every key with the prefix, each through `read`, all at one revision: the given one or the present.
+    /// Lists all keys with the prefix at one revision: the given one, or the current one. Each entry is passed
+    /// through `read`.
     pub async fn list<T>(
         &self,
         prefix: &str,
@@ -123,7 +124,7 @@ impl Cluster {
             let answer = self.range(request.clone()).await?;
             let size = answer.encoded_len();
             let ResponseHeader { revision: current, cluster_id, .. } = header(answer.header)?;
-            // Later pages must show the same moment as the first.
+            // Later pages have to be read at the same revision as the first.
             if request.revision == 0 {
                 request.revision = current;
             }
@@ -137,7 +138,8 @@ impl Cluster {
         }
     }
 
-    /// At most `limit` entries with the prefix from `start` on, at a revision or (for 0) the present one.
+    /// Returns at most `limit` entries with the prefix from `start` on, at `revision`, or at the current one if
+    /// it is 0.
     pub async fn page(&self, prefix: &str, start: Bytes, revision: i64, limit: i64) -> Result<KeyValues> {
         let range_end = prefix_end(prefix.as_bytes());
         let request = RangeRequest { key: start, range_end, limit, revision, ..Default::default() };
@@ -148,7 +150,7 @@ impl Cluster {
     }
 
     pub async fn put(&self, request: PutRequest) -> Result<i64> {
-        // An unconditional write gives the same result when it happens twice.
+        // An unconditional write is idempotent, so it may be repeated.
         let answer = self
             .call(Retry::Always, request, |channel, request| async move { kv(channel).put(request).await })
             .await?;
@@ -172,7 +174,7 @@ impl Cluster {
         })
     }
 
-    /// Has the store forget what was before a revision.
+    /// Removes the history before a revision.
     pub async fn compact(&self, revision: i64) -> Result<()> {
         let request = CompactionRequest { revision, physical: false };
         let compacted =
@@ -183,7 +185,7 @@ impl Cluster {
         compacted.map(drop)
     }
 
-    /// A lease of whole seconds, as the reference grants it.
+    /// Grants a lease, rounded down to whole seconds but at least one, as Calico does.
     pub async fn lease(&self, ttl: Duration) -> Result<i64> {
         let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
         let request = LeaseGrantRequest { ttl, id: 0 };
@@ -200,14 +202,15 @@ pub(crate) fn is_compacted(error: &Error) -> bool {
     matches!(error, Error::Datastore(text) if text.contains("has been compacted"))
 }
 
-/// The smallest key greater than this one.
+/// Returns the smallest key greater than this one.
 pub(crate) fn after(key: &[u8]) -> Bytes {
     let mut next = key.to_vec();
     next.push(0);
     next.into()
 }
 
-/// As many entries as make a page of the wished size, growing slowly, shrinking at once.
+/// Returns the number of entries for the next page of the target size. It grows by at most a factor of 4 and
+/// shrinks at once.
 fn next_page(limit: i64, entries: usize, size: usize) -> i64 {
     let average = size.checked_div(entries).unwrap_or(0).max(1);
     let fitting = i64::try_from(PAGE_BYTES / average).unwrap_or(PAGE_KEYS);

@@ -1,31 +1,32 @@
-//! How long things may take, and how much may be asked for at once.
+//! Timeouts and page sizes of the etcd and Kubernetes clients.
 
 use std::time::Duration;
 
-/// Every wait on the network ends within one of these.
+/// Timeouts and sizes. Every network operation ends within one of these timeouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// To open a connection, TLS included; shared out among the endpoints.
+    /// Timeout for opening a connection including TLS; divided among the endpoints.
     pub dial: Duration,
-    /// For one request, whatever has to be tried for it.
+    /// Timeout for one request, including retries.
     pub request: Duration,
-    /// Between HTTP/2 pings.
+    /// Interval between HTTP/2 pings.
     pub keepalive: Duration,
-    /// For the answer to a ping.
+    /// Timeout for the response to a ping.
     pub keepalive_answer: Duration,
-    /// Silence on a watch after which the server is asked for a sign of life.
+    /// Time without a message on a watch after which the client requests a progress notification.
     pub watch_silence: Duration,
-    /// Entries asked for in the first page of a list; later pages follow the size of the entries.
+    /// Number of entries in the first page of a list; later pages adapt to the size of the entries.
     pub first_page: i64,
-    /// For how long lists must agree that most objects of a range are gone before a watch reports them as deleted.
+    /// Time during which lists must agree that most objects of a range are gone before a watch reports them as
+    /// deleted.
     pub absence_grace: Duration,
 }
 
-/// Seconds of [`Limits::absence_grace`]; 0 accepts every list at once.
+/// Environment variable with the seconds of [`Limits::absence_grace`]; 0 accepts every list immediately.
 pub const ABSENCE_GRACE_VARIABLE: &str = "TORTIE_ABSENCE_GRACE_SECONDS";
 
 impl Limits {
-    /// The default limits, with what the environment of the process sets.
+    /// Returns the default limits, overridden by the environment of the process.
     pub fn from_environment() -> Limits {
         let given = std::env::var(ABSENCE_GRACE_VARIABLE).ok().and_then(|text| text.trim().parse().ok());
         let default = Limits::default();

@@ -1,4 +1,4 @@
-//! One server of the store and the connection to it.
+//! A member of the cluster and the connection to it.
 
 use super::channel::{Dialler, dialler};
 use super::limits::Limits;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_rustls::rustls::ClientConfig;
 use tonic::transport::Channel;
 
-/// A connection, and which one it is.
+/// A connection and its number, which distinguishes it from its successors.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub channel: Channel,
@@ -38,8 +38,8 @@ impl Member {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives up a connection on which nothing comes back any more; the next call opens another. A dead connection
-    /// is not always closed: a firewall that forgot it, or a host that is gone, say nothing.
+    /// Drops a connection that no longer delivers responses; the next call opens a new one. Such a connection
+    /// is not always closed: a firewall that dropped its state, or a host that vanished, sends nothing.
     pub fn discard(&self, dead: &Connection) {
         let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if current.number == dead.number {

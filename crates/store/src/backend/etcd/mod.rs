@@ -1,7 +1,8 @@
-//! etcd, or our embedded server of the same protocol.
+//! Backend for etcd, or for the embedded server with the same protocol.
 //!
-//! `keys` is where things lie, `entries` and `transactions` are the client's verbs, `source` and `position` its
-//! watches; the rest is the etcd v3 protocol: connections, failover, credentials. Nothing outside knows gRPC.
+//! `keys` maps keys to paths, `entries` and `transactions` implement the operations of the client, `source` and
+//! `position` its watches. The other modules implement the etcd v3 protocol: connections, failover,
+//! credentials. No other module uses gRPC.
 
 mod auth;
 mod channel;
@@ -55,7 +56,7 @@ impl Etcd {
     }
 }
 
-/// Revisions of etcd are numbers.
+/// Parses a revision; etcd revisions are numbers.
 pub(crate) fn revision(text: &str) -> Result<Revision> {
     text.parse().ok().filter(|revision: &Revision| revision.number().is_some()).ok_or_else(|| {
         Error::Validation(ValidationError::one(
@@ -66,12 +67,12 @@ pub(crate) fn revision(text: &str) -> Result<Revision> {
     })
 }
 
-/// etcd counts from 1 and never beyond what a signed number holds.
+/// Converts an etcd revision, which is a positive signed number.
 fn opaque(revision: i64) -> Revision {
     u64::try_from(revision).unwrap_or_default().into()
 }
 
-/// What a revision is in the protocol; one that is not etcd's matches no entry.
+/// Converts a revision to the number used by etcd. A revision that is not from etcd matches no entry.
 fn number(revision: &Revision) -> i64 {
     revision.number().and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX)
 }

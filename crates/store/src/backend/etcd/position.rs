@@ -1,4 +1,4 @@
-//! Where a watch is in the history of an etcd cluster, and what a response means there.
+//! Position of a watch in the history of an etcd cluster, and the interpretation of watch responses there.
 
 use super::entries::key_in;
 use super::{number, opaque};
@@ -10,24 +10,24 @@ use tortie_etcd_proto::mvccpb::Event;
 use tortie_etcd_proto::mvccpb::event::EventType;
 use tortie_model::{KeyRange, Revision};
 
-/// The watch id of answers to progress requests. etcd before 3.4.25 sends these past events still queued, so they
-/// show life but say nothing about what has been delivered.
+/// Watch ID of the responses to progress requests. etcd before 3.4.25 sends them ahead of queued events, so
+/// they only prove that the server is alive, not that everything up to their revision was delivered.
 const NO_WATCH: i64 = -1;
 
 #[derive(Debug)]
 pub(crate) struct Position {
-    /// Everything up to here has been delivered.
+    /// All events up to this revision have been delivered.
     revision: i64,
     cluster_id: u64,
-    /// Only grows, except in a store that was put back to an older state.
+    /// Only grows, unless the store is restored to an older state.
     raft_term: u64,
 }
 
-/// What a response comes to.
+/// Interpretation of a watch response.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Response {
     Heard(Heard<Bytes>),
-    /// The server ended the watch; take it up again at the same place.
+    /// The server closed the watch; reopen it at the same position.
     Closed(String),
 }
 
@@ -36,13 +36,13 @@ impl Position {
         Position { revision: 0, cluster_id: 0, raft_term: 0 }
     }
 
-    /// A list of this cluster is the new beginning.
+    /// Restarts the position after a list of this cluster.
     pub fn listed(&mut self, cluster_id: u64) {
         self.cluster_id = cluster_id;
         self.raft_term = 0;
     }
 
-    /// A watch begins after this revision; the number to ask for.
+    /// Sets the position at which a watch starts. Returns the start revision to request.
     pub fn open(&mut self, after: &Revision) -> i64 {
         self.revision = number(after);
         self.revision.saturating_add(1)
@@ -74,7 +74,7 @@ impl Position {
         if response.events.is_empty() && !response.created && response.watch_id != NO_WATCH {
             self.revision = self.revision.max(revision);
         }
-        // All events of one revision come in one response, so after it that revision is complete.
+        // etcd sends all events of a revision in one response, so that revision is complete afterwards.
         let mut updates = Vec::new();
         for event in response.events {
             if let Some(kv) = event.kv.as_ref().filter(|kv| kv.mod_revision > delivered) {

@@ -1,4 +1,4 @@
-//! etcd's part in a watch: lists, and one stream at a time.
+//! Implementation of `Source` for etcd: lists, and one watch stream at a time.
 
 use super::entries::{key_in, read};
 use super::position::{Position, Response};
@@ -48,7 +48,7 @@ impl Source for EtcdSource {
                 self.position.listed(listed.cluster_id);
                 Ok(Some(listed.items))
             }
-            // Compacted, or not reached yet.
+            // Compacted, or in the future.
             Err(Error::Datastore(text)) if text.contains("required revision") => Ok(None),
             Err(error) => Err(error),
         }

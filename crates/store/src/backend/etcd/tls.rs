@@ -1,4 +1,4 @@
-//! TLS towards the store: rustls on aws-lc-rs, versions 1.2 and 1.3.
+//! TLS configuration of the etcd client: rustls with aws-lc-rs, TLS 1.2 and 1.3.
 
 use crate::config::TlsSettings;
 use crate::{Error, Result};
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion
 
 const ALPN_H2: &[u8] = b"h2";
 
-/// What the process-wide variables `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` ask for.
+/// TLS restrictions from the environment variables `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsPolicy {
     pub min_version: String,
@@ -31,7 +31,8 @@ impl TlsPolicy {
         }
     }
 
-    /// The named suites, in the names of the standard; versions 1.3's own suites always stay.
+    /// Returns a provider with the configured cipher suites, given by their IANA names. The suites of TLS 1.3
+    /// are always kept.
     fn provider(&self) -> Result<CryptoProvider> {
         let mut provider = aws_lc_rs::default_provider();
         if self.cipher_suites.is_empty() {
@@ -49,12 +50,13 @@ impl TlsPolicy {
     }
 }
 
-/// `TLS13_AES_128_GCM_SHA256` is rustls' spelling of the standard's `TLS_AES_128_GCM_SHA256`.
+/// Returns the IANA name of a suite: rustls writes `TLS13_AES_128_GCM_SHA256` for `TLS_AES_128_GCM_SHA256`.
 fn standard_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
     suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_")
 }
 
-/// `used`: whether any endpoint speaks TLS. Reading the system's certificates takes longer than most commands.
+/// Returns the client configuration. `used` is whether any endpoint uses TLS: the system's certificates are
+/// loaded only then, because loading them takes longer than most commands.
 pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy, used: bool) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     match &settings.ca {

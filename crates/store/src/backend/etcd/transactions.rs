@@ -1,4 +1,4 @@
-//! Several entries changed at once: all conditions in one request, decided by the server.
+//! Atomic changes of several entries: one etcd transaction with all conditions.
 
 use super::entries::{absent, exists, found, get, mismatch, op, path, put, read, unchanged};
 use super::{Etcd, number, opaque};
@@ -10,7 +10,7 @@ use tortie_etcd_proto::mvccpb::KeyValue;
 
 enum Attempt<'a> {
     Done(Revision),
-    /// The first change that found its entry otherwise than it expects, and that entry.
+    /// The first change whose condition failed, and the stored entry.
     Refused {
         change: &'a Change,
         stored: Option<KeyValue>,

@@ -1,4 +1,4 @@
-//! One watch stream on one server. It ends at the first trouble; going on after that is `crate::watch`'s business.
+//! A watch stream to one member. It ends at the first failure; `crate::watch` resumes it.
 
 use super::Cluster;
 use super::failure::Failure;
@@ -28,7 +28,7 @@ pub(crate) struct WatchStream {
     responses: Streaming<WatchResponse>,
 }
 
-/// Asks for every change of keys with the prefix from a revision on.
+/// Opens a watch on all keys with the prefix, from a revision on.
 pub(crate) async fn open_watch(cluster: &Arc<Cluster>, prefix: &str, from: i64) -> Result<WatchStream> {
     let Some(member) = cluster.current() else {
         return Err(Error::Config("no etcd endpoints specified".into()));
@@ -63,11 +63,11 @@ async fn open(
         ..Default::default()
     };
     let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    // The queue was just made and holds more than one.
+    // Cannot fail: the queue is new and has room for several requests.
     let _ = requests.try_send(create);
     let mut request = Request::new(ReceiverStream::new(queue));
     let token = cluster.authorise(member, connection, &mut request).await?;
-    // A server cut off from the others ends the stream instead of falling silent.
+    // With this header, a member without a leader ends the stream instead of sending nothing.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     let mut client = WatchClient::new(connection.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT);
     let answer = client.watch(request).await.map_err(|status| Failure::of(&member.endpoint, status))?;
@@ -82,7 +82,8 @@ async fn open(
 }
 
 impl WatchStream {
-    /// The next response. A silent server is asked for a sign of life and given up when it gives none.
+    /// Returns the next response. If the server is silent, requests a progress notification, and fails if none
+    /// arrives.
     pub async fn next(&mut self) -> Result<WatchResponse> {
         let silence = self.cluster.limits.watch_silence;
         let mut asked = false;
@@ -109,7 +110,7 @@ impl WatchStream {
         failure.into_error(&self.member.endpoint)
     }
 
-    /// The server closed the watch of its own accord; perhaps our token is no longer good.
+    /// Discards the token after the server closed the watch: the token may have expired.
     pub async fn refused(&self) {
         if let Some(token) = &self.token {
             self.cluster.forget_token(token).await;

@@ -1,4 +1,4 @@
-//! Requests to the API server, each with a limit on its time.
+//! Requests to kube-apiserver, each with a timeout.
 
 use super::failure::Failure;
 use super::response::{self, EventReader, ResponseError};
@@ -18,17 +18,18 @@ use std::time::Duration;
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json";
-/// Objects without anything but their metadata, if the server can.
+/// Accept header for lists with only the metadata of the objects, if the server supports it.
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
 
-/// Objects requested in one page of a list.
+/// Number of objects per page of a list.
 pub const DEFAULT_PAGE: usize = 500;
-/// By how much a page that was too large is made smaller.
+/// Factor by which the limit of a page is reduced if the page was too large.
 const PAGE_REDUCTION: usize = 8;
 
-/// The server ends a watch after about this long, not all at once; then it is opened again where it ended.
+/// Duration after which the server ends a watch; random, so that not all watches end at once. The client then
+/// reopens it where it ended.
 const WATCH_SECONDS: Range<u64> = 300..600;
 
 #[derive(Clone)]
@@ -47,12 +48,12 @@ pub struct List<T> {
     kind: String,
     #[serde(default)]
     metadata: ListMetadata,
-    /// Some lists of nothing are null. A list without the field is none.
+    /// kube-apiserver may send null for an empty list. A response without the field is not a list.
     #[serde(deserialize_with = "or_nothing")]
     pub items: Vec<T>,
 }
 
-/// What a list is a list of.
+/// Type and metadata of a list.
 #[derive(Debug, Default)]
 pub struct ListHead {
     pub api_version: String,
@@ -78,7 +79,7 @@ pub struct ListMetadata {
     pub r#continue: Option<String>,
 }
 
-/// How much of each object is wanted.
+/// Requested part of the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
     #[default]
@@ -86,7 +87,7 @@ pub enum Detail {
     Metadata,
 }
 
-/// What to list.
+/// Parameters of a list request.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     pub limit: usize,
@@ -96,7 +97,7 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
-    /// Whether the page is to be requested again with fewer objects, because it was too large.
+    /// Reduces the limit if the page was too large. Returns whether to repeat the request.
     pub fn shrink(&mut self, failure: &Failure) -> bool {
         let is_smaller =
             self.limit > 1 && matches!(failure, Failure::Response(ResponseError::TooLarge { .. }));
@@ -114,7 +115,7 @@ impl Api {
         Ok(Api { servers: Servers::connect(target, &limits).await?, limits })
     }
 
-    /// The groups and versions (`apps/v1`) that the server has, without the core group.
+    /// Returns the API groups and versions (`apps/v1`) that the server has, without the core group.
     pub async fn list_group_versions(&self) -> Result<Vec<String>, Failure> {
         const PATH: &str = "/apis";
         let list: GroupList = self.get_discovery(PATH, "APIGroupList").await?;
@@ -125,8 +126,8 @@ impl Api {
         Ok(versions.map(|version| version.group_version).collect())
     }
 
-    /// Whether the server has a collection. A 404 alone does not prove that it does not: a load balancer without a
-    /// backend answers so too.
+    /// Returns whether the server has a collection, according to its discovery documents. A 404 alone is no
+    /// proof: a load balancer without a backend sends one too.
     pub async fn is_served(&self, path: &str) -> Result<bool, Failure> {
         let (version, plural) = response::collection_of(path);
         let discovery = match version.contains('/') {
@@ -149,7 +150,7 @@ impl Api {
         serde_json::from_value(document).map_err(|error| response::unreadable(path, &error))
     }
 
-    /// Fails unless the server answers at all.
+    /// Fails if kube-apiserver does not respond.
     pub async fn check(&self) -> Result<(), Failure> {
         const PATH: &str = "/version";
         let version = self.send(Method::GET, PATH, JSON, None).await?;
@@ -159,14 +160,14 @@ impl Api {
         }
     }
 
-    /// The object of the kind that the path names.
+    /// Returns the object at the path, after checking that it is of the kind.
     pub async fn get(&self, kind: &str, path: &str) -> Result<Json, Failure> {
         let object = self.send(Method::GET, path, JSON, None).await?;
         response::check_object(path, kind, &object)?;
         Ok(object)
     }
 
-    /// The objects of the kind in a collection, page by page.
+    /// Returns all objects of a collection, reading page by page.
     pub async fn get_all<T: DeserializeOwned>(&self, kind: &str, path: &str) -> Result<Vec<T>, Failure> {
         let mut all = Vec::new();
         let mut query = ListQuery { limit: DEFAULT_PAGE, ..ListQuery::default() };
@@ -199,7 +200,7 @@ impl Api {
         self.send(Method::PATCH, path, form, Some(body)).await
     }
 
-    /// Only the object with this UID, at this resource version if one is given.
+    /// Deletes the object if it has this UID and, if given, this resource version.
     pub async fn delete(&self, path: &str, uid: &str, resource_version: Option<&str>) -> Result<(), Failure> {
         let mut preconditions = json!({ "uid": uid });
         if let Some(version) = resource_version {
@@ -209,7 +210,7 @@ impl Api {
         self.send(Method::DELETE, path, JSON, Some(&body)).await.map(|_| ())
     }
 
-    /// The text of a page: whoever knows what the items are reads it.
+    /// Returns the text of a page; the caller decodes the items.
     pub async fn list(&self, path: &str, query: &ListQuery) -> Result<String, Failure> {
         let mut pairs = vec![("limit", query.limit.to_string())];
         pairs.extend(query.after.clone().map(|token| ("continue", token)));
@@ -231,7 +232,7 @@ impl Api {
         self.watch_from(path, labels, detail, after).await
     }
 
-    /// `path` may have a query already.
+    /// Opens a watch. `path` may already contain a query.
     async fn watch_from(
         &self,
         path: &str,
@@ -267,7 +268,7 @@ impl Api {
         .await
     }
 
-    /// Of one object of a collection: after a version, or from its present state.
+    /// Watches one object of a collection, after a resource version or, if it is empty, from the current state.
     pub async fn watch_named(
         &self,
         path: &str,
@@ -290,7 +291,8 @@ impl Api {
         serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))
     }
 
-    /// `forms` are those of the request and of the answer.
+    /// Sends a request and returns the response body. `forms` are the Content-Type of the request and the
+    /// Accept header.
     async fn text(
         &self,
         method: Method,
@@ -313,8 +315,8 @@ impl Api {
         .await
     }
 
-    /// Asks the server in use; the others in turn if it cannot be reached, unless it may have done what it was asked. If
-    /// it does not know us, once more with the settings as they are now.
+    /// Sends a request to the current server. If that is unreachable, tries the others in turn, unless it may
+    /// have executed a write. If it rejects the credentials, reloads the settings and retries once.
     async fn anywhere<T, A: Future<Output = Result<T, Failure>>>(
         &self,
         method: &Method,
@@ -328,8 +330,8 @@ impl Api {
             let answer = ask(asked.client.clone()).await;
             match &answer {
                 Err(Failure::Unreachable { unasked, .. }) => {
-                    // Other connections that are kept open to a server that fell silent are as dead: each would cost the
-                    // whole limit of a request.
+                    // Other pooled connections to a server that stopped responding are dead too; each would
+                    // cost the full request timeout.
                     if !unasked {
                         self.servers.renew(&asked).await;
                     }
@@ -399,7 +401,7 @@ fn with_query(path: &str, pairs: &[(&str, String)]) -> String {
     format!("{path}{joint}{}", pairs.join("&"))
 }
 
-/// Percent-encoding of everything that is not plainly allowed in a query.
+/// Percent-encodes all characters except the unreserved ones of RFC 3986.
 fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

@@ -1,4 +1,4 @@
-//! Where keys and ranges are in the API, and what the objects there mean.
+//! Mapping of keys and ranges to paths of the Kubernetes API, and of the objects there to entries.
 
 use super::api::{Detail, List, ListHead, ListQuery};
 use super::core::{
@@ -19,12 +19,12 @@ use tortie_model::kubernetes::{
 use tortie_model::names::split_workload_endpoint_name;
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 
-/// What kind of object a collection has.
+/// Type of the objects of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A resource as a custom resource of its own kind.
+    /// A Calico resource stored as a custom resource of its own kind.
     Resource(Kind),
-    /// A record of IPAM as a custom resource of this kind.
+    /// An IPAM record stored as a custom resource of this kind.
     Record(Kind),
     Pod,
     Namespace,
@@ -40,7 +40,7 @@ const NETWORK_POLICIES: &str = "/apis/networking.k8s.io/v1";
 const CLUSTER_NETWORK_POLICIES: &str = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
 const ENDPOINT_SLICES: &str = "/apis/discovery.k8s.io/v1";
 
-/// A path of the API that can be listed and watched.
+/// An API path that can be listed and watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
     pub form: Form,
@@ -48,7 +48,7 @@ pub struct Collection {
     pub labels: Option<String>,
 }
 
-/// One object of the API.
+/// Location of one object in the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub form: Form,
@@ -56,7 +56,7 @@ pub struct Place {
     pub name: String,
 }
 
-/// What the cluster's settings have to do with reading objects.
+/// Cluster settings that affect how objects are converted.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub group: ApiGroup,
@@ -64,23 +64,23 @@ pub struct Reader {
     pub use_pod_cidr: bool,
 }
 
-/// What an object stands for.
+/// An API object converted to an entry.
 #[derive(Debug)]
 pub struct Found {
     pub key: Key,
     pub revision: Revision,
     pub uid: String,
-    /// `None` if the object is marked as deleted, or means nothing.
+    /// `None` if the object is marked as deleted, or has no counterpart in the model.
     pub value: Option<Result<Value, Error>>,
 }
 
-/// Whether objects of the kind are custom resources.
+/// Returns whether the kind is stored as a custom resource.
 fn is_custom(kind: Kind) -> bool {
     !matches!(kind, Kind::WorkloadEndpoint | Kind::Profile | Kind::Node | Kind::LiveMigration)
 }
 
 impl Form {
-    /// The `kind` field of its objects.
+    /// Returns the `kind` field of the objects.
     pub fn kind_name(self, group: ApiGroup) -> &'static str {
         match self {
             Form::Resource(kind) | Form::Record(kind) => group.kind_name(kind),
@@ -95,7 +95,7 @@ impl Form {
         }
     }
 
-    /// How much of its objects is read.
+    /// Returns which part of the objects is read.
     pub fn detail(self) -> Detail {
         match self {
             Form::Namespace | Form::ServiceAccount => Detail::Metadata,
@@ -105,7 +105,8 @@ impl Form {
 }
 
 impl Collection {
-    /// What the definition of its kind is called, if it is one that clusters may do without.
+    /// Returns the name of the CustomResourceDefinition, if the kind is a custom resource that a cluster may
+    /// lack.
     pub fn definition(&self) -> Option<String> {
         if !matches!(self.form, Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy) {
             return None;
@@ -127,7 +128,7 @@ impl Place {
 }
 
 impl Reader {
-    /// Where a key is; `None` for what this store does not have.
+    /// Returns the location of a key; `None` if the key does not exist in this backend.
     pub fn place(&self, key: &Key) -> Option<Place> {
         if let Some((kind, name)) = records::place(key) {
             let collection = self.group.collection(kind, None);
@@ -174,7 +175,7 @@ impl Reader {
         })
     }
 
-    /// The collections that hold a range; none for what this store does not have.
+    /// Returns the collections that contain a range; empty if the range does not exist in this backend.
     pub fn collections(&self, range: &KeyRange) -> Vec<Collection> {
         let one = |form, path: String| vec![Collection { form, path, labels: None }];
         let record = |kind: Kind| Collection {
@@ -241,7 +242,7 @@ impl Reader {
         }
     }
 
-    /// What an object stands for; `None` if for nothing of ours.
+    /// Converts an object; `None` if it has no counterpart in the model.
     pub fn read(&self, form: Form, object: Json) -> Option<Found> {
         match form {
             Form::Resource(kind) => self.resource(kind, object),
@@ -260,8 +261,8 @@ impl Reader {
         }
     }
 
-    /// What a page of a list stands for. Of Kubernetes' own objects the fields that matter are read from the text and
-    /// nothing else of it is ever in memory as objects.
+    /// Converts a page of a list. Kubernetes' own objects are deserialised directly into the required fields,
+    /// so that the full objects are never held in memory.
     pub fn read_list(&self, form: Form, text: &str) -> serde_json::Result<(ListHead, Vec<Found>)> {
         let read = match form {
             Form::Pod => page(text, |pod| self.pod(pod)),
@@ -276,7 +277,7 @@ impl Reader {
         if let Some(read) = read {
             return Ok(read);
         }
-        // One by one, so that one that cannot be read does not hide the others.
+        // Decode one by one, so that an invalid object does not hide the others.
         let (head, items) = serde_json::from_str::<List<Json>>(text)?.into_parts();
         if let Some(index) = items.iter().position(|item| Identity::of(item).is_none()) {
             return Err(unidentified(index));
@@ -287,11 +288,11 @@ impl Reader {
     fn resource(&self, kind: Kind, object: Json) -> Option<Found> {
         let meta = Identity::of(&object)?;
         if is_derived_policy(kind, &meta.name) {
-            tracing::debug!(%kind, meta.name, "passed over: the name is for policies that Kubernetes has");
+            tracing::debug!(%kind, meta.name, "ignoring a custom resource whose name is reserved for policies derived from Kubernetes");
             return None;
         }
         let (key, value) = object::read(self.group, kind, object);
-        // With its text, of which a policy is enforced as far as it can be read.
+        // Keep the text: the readable parts of a policy are still enforced.
         let value = value.map_err(|object| unreadable(&key, object.text, object.error.to_string()));
         Some(meta.found(key, Some(value)))
     }
@@ -315,7 +316,7 @@ impl Reader {
     fn pod(&self, pod: &Pod) -> Option<Found> {
         let (key, endpoint) = pod::endpoint(pod, &self.interface_prefix)?;
         let value = endpoint.map(|endpoint| Value::Resource(Resource::from(endpoint)));
-        // Of an endpoint without its addresses or labels nothing can be used.
+        // Keep no text: an endpoint without addresses or labels is useless.
         let value = value.map_err(|reason| unreadable(&key, String::new(), reason));
         Identity::in_metadata(&pod.metadata).map(|meta| meta.found(key, Some(value)))
     }
@@ -340,8 +341,8 @@ impl Reader {
         derived(&object.metadata, key, Some(Resource::from(policy)))
     }
 
-    /// A policy whose rules cannot be read selects the same pods and allows nothing. Without a selector that can be read it
-    /// selects the whole namespace.
+    /// Converts a policy whose rules are unreadable to one that selects the same pods and allows nothing. If
+    /// the selector is unreadable too, the policy selects the whole namespace.
     fn closed_network_policy(&self, object: Json, error: &serde_json::Error) -> Option<Found> {
         let metadata = Metadata::deserialize(object.get("metadata")?).ok()?;
         let selector = object.pointer("/spec/podSelector").cloned().unwrap_or_default();
@@ -358,7 +359,7 @@ impl Reader {
     fn cluster_network_policy(&self, object: &ClusterNetworkPolicy) -> Option<Found> {
         let (key, policy) = policy::from_cluster_network_policy(object);
         if policy.is_none() {
-            tracing::warn!(%key, "a ClusterNetworkPolicy has no tier, subject or rules that are known; it is not in force");
+            tracing::warn!(%key, "ClusterNetworkPolicy is not enforced: its tier, subject or rules are unknown");
         }
         derived(&object.metadata, key, policy.map(Resource::from))
     }
@@ -377,7 +378,7 @@ impl Reader {
     }
 }
 
-/// What every object has.
+/// Identifying fields that every object has.
 struct Identity {
     name: String,
     uid: String,
@@ -416,12 +417,13 @@ fn unreadable(key: &Key, value: String, reason: String) -> Error {
     Error::Parse { key: key.to_string(), value, reason }
 }
 
-/// An item of a list that has no name or no version: what it would be is not known to be absent.
+/// Error for a list item without a name or resource version. It must not be skipped, since it would count as
+/// absent.
 fn unidentified(index: usize) -> serde_json::Error {
     serde::de::Error::custom(format!("items[{index}] has no metadata.name or no metadata.resourceVersion"))
 }
 
-/// `None` if an item is not of the type, or has no name or version.
+/// Decodes a page; `None` if an item is not of the type, or has no name or resource version.
 fn page<T: DeserializeOwned + CoreObject>(
     text: &str,
     read: impl Fn(&T) -> Option<Found>,
@@ -433,11 +435,11 @@ fn page<T: DeserializeOwned + CoreObject>(
     Some((head, items.iter().filter_map(read).collect()))
 }
 
-/// Kubernetes' own objects are what the API server says they are; one that is not is of no use.
+/// Decodes a Kubernetes object. kube-apiserver validates these, so an undecodable one is ignored.
 fn typed<T: DeserializeOwned>(object: Json) -> Option<T> {
     serde_json::from_value(object)
         .inspect_err(
-            |error| tracing::warn!(%error, "an object of Kubernetes cannot be read and is passed over"),
+            |error| tracing::warn!(%error, "ignoring a Kubernetes object that cannot be parsed"),
         )
         .ok()
 }

@@ -1,4 +1,4 @@
-//! The bytes of one DNS question about SRV records and of its answer (RFC 1035, RFC 2782).
+//! Encoding of DNS queries for SRV records and decoding of the responses (RFC 1035, RFC 2782).
 
 const SRV: u16 = 33;
 const INTERNET: u16 = 1;
@@ -10,10 +10,11 @@ const NO_SUCH_NAME: u16 = 3;
 const HEADER: usize = 12;
 const MAX_LABEL: usize = 63;
 const MAX_NAME: usize = 255;
-/// A name cannot have more labels, so more jumps than this are a loop.
+/// Maximum number of compression pointers in a name. A name cannot have more labels than this, so more pointers
+/// form a loop.
 const MAX_JUMPS: usize = 128;
 
-/// One SRV record.
+/// An SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub priority: u16,
@@ -24,14 +25,14 @@ pub struct Service {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// By priority, then weight; none if the name does not exist.
+    /// Sorted by priority, then weight; empty if the name does not exist.
     Services(Vec<Service>),
-    /// There is more than fits: ask over TCP.
+    /// The response did not fit: repeat the query over TCP.
     Truncated,
     Refused(u16),
 }
 
-/// `None` when `name` is no domain name.
+/// Encodes a query; `None` if `name` is not a valid domain name.
 pub fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for word in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
@@ -54,7 +55,7 @@ pub fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `None` for anything that is not an answer to our question.
+/// Decodes a response; `None` for any message that is not the response to this query.
 pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<Answer> {
     let mut reader = Reader { bytes, at: 0 };
     let its_id = reader.word()?;
@@ -79,11 +80,11 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<Answer> {
         let _time_to_live = (reader.word()?, reader.word()?);
         let length = usize::from(reader.word()?);
         let end = reader.at.checked_add(length)?;
-        // What leads to the records (an alias) may stand before them.
+        // CNAME records may precede the SRV records.
         if kind == SRV && class == INTERNET {
             let (priority, weight, port) = (reader.word()?, reader.word()?, reader.word()?);
             let target = reader.name()?;
-            // A lone dot says that the service is not offered.
+            // RFC 2782: a target of "." means that the service is not available at this domain.
             if !target.is_empty() {
                 services.push(Service { priority, weight, port, target });
             }
@@ -94,7 +95,7 @@ pub fn answer(id: u16, name: &str, bytes: &[u8]) -> Option<Answer> {
     Some(Answer::Services(services))
 }
 
-/// Reads forward; every step is checked against the end.
+/// Reads forward; every read is bounds-checked.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -111,7 +112,7 @@ impl Reader<'_> {
         Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
     }
 
-    /// A name without its last dot; parts of it may stand elsewhere in the message.
+    /// Reads a domain name, without the final dot, following compression pointers.
     fn name(&mut self) -> Option<String> {
         let mut name = String::new();
         let mut resume = None;
@@ -153,7 +154,7 @@ pub mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An answer as a server writes it: the record's name points back at the question.
+    /// Builds a response as a server does: the record's name is a compression pointer to the question.
     pub fn reply(question: &[u8], flags: u16, services: &[(u16, u16, u16, &str)]) -> Vec<u8> {
         let mut bytes = question.to_vec();
         bytes[2..4].copy_from_slice(&(RESPONSE | flags).to_be_bytes());
@@ -210,7 +211,7 @@ pub mod tests {
     fn names_that_point_in_circles_end() {
         let mut bytes = reply(&question(7, NAME).unwrap(), 0, &[(0, 0, 1, "a")]);
         let end = bytes.len();
-        // The target's label becomes a pointer to itself.
+        // Replace the target's label with a compression pointer to itself.
         let own = u16::try_from(end - 3).unwrap();
         bytes[end - 3..end - 1].copy_from_slice(&(0xc000 | own).to_be_bytes());
         assert_eq!(answer(7, NAME, &bytes), None);

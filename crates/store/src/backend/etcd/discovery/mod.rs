@@ -1,6 +1,7 @@
-//! Finding the store's servers through DNS: the SRV records of a domain, as etcd's own clients do.
+//! Discovery of etcd endpoints through the DNS SRV records of a domain, as in etcd's own clients.
 //!
-//! This is all the DNS we need, so it is asked directly: one question to each of the system's name servers.
+//! Nothing else needs SRV lookups, so the queries go directly to the name servers of the system, without a
+//! resolver library.
 
 #[cfg(fuzzing)]
 pub mod message;
@@ -21,10 +22,10 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const DNS_PORT: u16 = 53;
 const UDP_LIMIT: usize = 4096;
 
-/// The record's name before the domain, and whether what it names speaks TLS.
+/// Prefix of the SRV name, and whether the endpoints found there use TLS.
 const SERVICES: [(&str, bool); 2] = [("_etcd-client-ssl._tcp", true), ("_etcd-client._tcp", false)];
 
-/// The servers of a domain, those with TLS first, each kind by priority and weight.
+/// Returns the endpoints of a domain: those with TLS first, each group sorted by priority and weight.
 pub async fn endpoints(domain: &str, limit: Duration) -> Result<Vec<Endpoint>> {
     let text = tokio::fs::read_to_string(RESOLV_CONF).await.unwrap_or_default();
     endpoints_from(domain, &name_servers(&text), limit).await
@@ -67,14 +68,14 @@ impl Service {
 fn name_servers(resolv_conf: &str) -> Vec<SocketAddr> {
     let address = |line: &str| {
         let text = line.strip_prefix("nameserver")?.trim();
-        // A zone after an IPv6 address names an interface; a link-local server is not for us to guess.
+        // Addresses with an IPv6 zone are ignored: link-local name servers are not supported.
         text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, DNS_PORT))
     };
     let found: Vec<SocketAddr> = resolv_conf.lines().filter_map(address).collect();
     if found.is_empty() { vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), DNS_PORT)] } else { found }
 }
 
-/// Asks the servers in turn; the first that answers counts.
+/// Queries the name servers in turn and returns the first response.
 async fn lookup(name: &str, servers: &[SocketAddr], limit: Duration) -> io::Result<Vec<Service>> {
     let share = limit / u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1);
     let mut last = io::Error::other("there is no name server");
@@ -99,7 +100,7 @@ async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<Service>> {
     let mut buffer = vec![0; UDP_LIMIT];
     let answer = loop {
         let length = socket.recv(&mut buffer).await?;
-        // Anything else is late or forged: go on waiting.
+        // Anything else is late or forged: continue waiting.
         if let Some(answer) = buffer.get(..length).and_then(|bytes| message::answer(id, name, bytes)) {
             break answer;
         }
@@ -111,7 +112,7 @@ async fn ask(name: &str, server: SocketAddr) -> io::Result<Vec<Service>> {
     }
 }
 
-/// Over TCP there is room for every record.
+/// Repeats a query over TCP, where the response is not truncated.
 async fn ask_at_length(id: u16, name: &str, question: &[u8], server: SocketAddr) -> io::Result<Vec<Service>> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_u16(u16::try_from(question.len()).map_err(io::Error::other)?).await?;

@@ -1,10 +1,10 @@
-//! Discovery against a name server of our own.
+//! Discovery with a fake name server.
 
 use super::message::tests::reply;
 use super::*;
 use tokio::task::JoinHandle;
 
-/// Answers on loopback until dropped.
+/// A name server on the loopback address that runs until dropped.
 struct NameServer {
     address: SocketAddr,
     task: JoinHandle<()>,

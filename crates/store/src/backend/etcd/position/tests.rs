@@ -1,5 +1,5 @@
-//! Whatever happens to the connection and to history, the consumer ends up with the store's state and hears each
-//! change once: a follower and its position against generated histories.
+//! Property tests of a follower and its position with generated histories: whatever happens to the connection
+//! and to the history, the consumer ends up with the state of the store and receives each change once.
 
 use super::*;
 use crate::watch::follower::{Change, Follower, Step};
@@ -10,12 +10,12 @@ use tortie_model::Key;
 
 const CLUSTER: u64 = 7;
 
-/// A store with its history.
+/// A fake store with its history.
 #[derive(Default)]
 struct Store {
     revision: i64,
     compacted: i64,
-    /// Key, revision, and whether it was a put.
+    /// Key, revision, and whether the change was a put.
     history: Vec<(u8, i64, bool)>,
 }
 
@@ -35,7 +35,7 @@ fn item(key: u8, revision: i64) -> Item<Bytes> {
     Item { key: handle(&key.to_string()), revision: opaque(revision), value: Bytes::new() }
 }
 
-/// A follower with its position in etcd's history.
+/// A follower with its position in the history of etcd.
 struct Watcher {
     follower: Follower,
     position: Position,
@@ -56,7 +56,7 @@ impl Watcher {
         self.follower.listed(items, opaque(revision)).collect()
     }
 
-    /// What the consumer hears; `None` when the watch must begin with a new list.
+    /// Returns the changes for the consumer; `None` if the watch has to start over with a list.
     fn heard(&mut self, response: WatchResponse) -> Option<Vec<Change<Bytes>>> {
         match self.position.heard(&self.range, response) {
             Response::Heard(Heard::Updates { updates, revision }) => {
@@ -101,7 +101,7 @@ impl Store {
         self.state(at).into_iter().map(|(key, revision)| item(key, revision)).collect()
     }
 
-    /// Forgets everything after a revision, as a restored backup does.
+    /// Drops all changes after a revision, as restoring a backup does.
     fn restore(&mut self, to: i64) {
         self.history.retain(|(_, revision, _)| *revision <= to);
         self.revision = to;
@@ -123,7 +123,7 @@ impl Store {
     }
 }
 
-/// What a consumer makes of the changes; refuses anything delivered twice.
+/// State of a consumer built from the changes. Panics if a change is delivered twice.
 #[derive(Default)]
 struct Consumer {
     state: HashMap<Key, i64>,
@@ -164,7 +164,8 @@ impl Consumer {
 enum Act {
     Put(u8),
     Delete(u8),
-    /// Let the follower do its next step; a watch gets at most this many events, then the connection breaks.
+    /// Executes the next step of the follower. A watch receives at most this many events before the connection
+    /// breaks.
     Step(usize),
     Compact(u8),
     Progress,
@@ -183,7 +184,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..120)
 }
 
-/// One step of the watcher against the store.
+/// Executes one step of the watcher with the store.
 fn step(store: &Store, watcher: &mut Watcher, consumer: &mut Consumer, limit: usize) {
     match watcher.follower.step() {
         Step::List => consumer.take(watcher.listed(store.list(store.revision), store.revision, CLUSTER)),
@@ -213,7 +214,7 @@ fn step(store: &Store, watcher: &mut Watcher, consumer: &mut Consumer, limit: us
                 assert_eq!(watcher.heard(gone), None);
                 return;
             }
-            // Servers may send again what a client has seen.
+            // Servers may send events again that the client has received.
             for event in store.events(from.saturating_sub(1).max(1)).into_iter().take(limit) {
                 let response =
                     WatchResponse { header: store.header(), events: vec![event], ..Default::default() };
@@ -253,7 +254,8 @@ fn run(
                 }
             }
             Act::Restore(back) => {
-                // A follower that is not looking meanwhile cannot tell a new history from the old one.
+                // A follower that is not connected during a restore cannot distinguish the new history from the
+                // old one.
                 let to = (store.revision - i64::from(back)).max(store.compacted);
                 store.restore(to);
                 rewritten = true;
@@ -292,7 +294,7 @@ proptest! {
         prop_assert_eq!(consumer.as_store(), store.state(store.revision));
     }
 
-    /// Without compaction every single change arrives, in order.
+    /// Without compaction, every single change is delivered, in order.
     #[test]
     fn nothing_is_skipped(acts in acts()) {
         let acts: Vec<Act> = acts.into_iter().filter(|act| !matches!(act, Act::Compact(_) | Act::Restore(_))).collect();
