@@ -1,10 +1,11 @@
-//! How the API server is reached: a kubeconfig, single settings, or the credentials every pod is given.
+//! Client configuration for kube-apiserver: from a kubeconfig, from individual settings, or from the service
+//! account of the pod.
 
 use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-/// A client for each address of the API server.
+/// Returns a client for each address of kube-apiserver.
 pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<Vec<kube::Client>> {
     let mut clients = Vec::new();
     for endpoint in addresses(&target.endpoint) {
@@ -14,17 +15,18 @@ pub async fn connect(target: &KubernetesTarget, limits: &Limits) -> Result<Vec<k
     Ok(clients)
 }
 
-/// The addresses of a list with commas; one that is empty for whatever the rest of the settings says.
+/// Splits a comma-separated list of addresses. An empty list yields one empty address: the rest of the settings
+/// determines it.
 fn addresses(endpoints: &str) -> Vec<&str> {
     let given: Vec<&str> =
         endpoints.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
     if given.is_empty() { vec![""] } else { given }
 }
 
-/// A client whose tokens and certificates are read again before they expire: a token from a file every minute.
+/// Builds a client that reloads tokens and certificates before they expire: a token file once a minute.
 fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
     config.connect_timeout = Some(limits.dial);
-    // Watches are silent for long; every other request has a limit of its own.
+    // Watches may be silent for a long time; all other requests have a timeout of their own.
     config.read_timeout = None;
     kube::Client::try_from(config)
         .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))
@@ -75,7 +77,8 @@ fn uri(endpoint: &str) -> Result<http::Uri> {
     })
 }
 
-/// The kubeconfig in force: the inline one, or the files of a list with colons merged as kubectl does.
+/// Returns the kubeconfig in use: the inline one, or the files of a colon-separated list, merged as kubectl
+/// does.
 fn kubeconfig(target: &KubernetesTarget) -> Result<Option<Kubeconfig>> {
     let invalid = |name: &str, error: &dyn std::fmt::Display| {
         Error::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))

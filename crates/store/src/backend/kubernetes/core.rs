@@ -1,4 +1,4 @@
-//! What we read of Kubernetes' own objects: the fields that matter and no others, so that nothing else is kept in memory.
+//! Kubernetes objects, reduced to the fields that are used, so that nothing else is kept in memory.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ pub struct PodIp {
     pub ip: String,
 }
 
-/// A Namespace or a ServiceAccount: of both, only the metadata matters.
+/// A Namespace or a ServiceAccount, of which only the metadata is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Labelled {
@@ -110,7 +110,7 @@ pub struct CoreNodeAddress {
     pub address: String,
 }
 
-/// networking.k8s.io/v1. What is staged of Calico's has the same fields.
+/// networking.k8s.io/v1. Calico's StagedKubernetesNetworkPolicy has the same spec.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CoreNetworkPolicy {
@@ -143,7 +143,7 @@ pub struct CoreService {
     pub service: RawService,
 }
 
-/// An object of Kubernetes' own.
+/// An object of Kubernetes itself, not of Calico.
 pub trait CoreObject {
     fn metadata(&self) -> &Metadata;
 }
@@ -161,7 +161,7 @@ macro_rules! core_objects {
 core_objects!(Pod, Labelled, CoreNode, CoreNetworkPolicy, CoreEndpointSlice, CoreService);
 
 impl Metadata {
-    /// The metadata of an object derived from this one, without labels and annotations.
+    /// Returns the metadata of a resource derived from this object, without labels and annotations.
     pub fn derived(&self, name: String, namespace: &str, uid: String) -> ObjectMeta {
         ObjectMeta {
             name,

@@ -1,6 +1,6 @@
-//! Which API group has Calico's objects, asked until the API server answers.
+//! Discovery of the API group that contains Calico's objects. It is repeated until kube-apiserver responds.
 //!
-//! A client that guessed would find every kind of the other group empty, so none is made before the group is known.
+//! A client with the wrong group would find all kinds empty, so no client is created before the group is known.
 
 use super::api::Api;
 use super::failure::Failure;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tortie_model::Kind;
 
-/// Between two attempts. A daemon often starts before the address of the API server is reachable.
+/// Maximum delay between two attempts. A daemon often starts before the address of kube-apiserver is reachable.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// The first attempt of a daemon is short, later ones are longer: packets to a service address that is not programmed yet are
-/// lost, and the connection that they belong to never opens.
+/// Timeout of the first attempt of a daemon; doubled for each further one. It starts short because packets to a
+/// service address that is not programmed yet are lost, and such a connection never opens.
 const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
-/// For how long a command tries.
+/// Time after which a command stops retrying.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(5);
-/// Causes that are reported; a server that gives a new one each time is not.
+/// Maximum number of distinct causes to report, in case a server returns a new one each time.
 const MAX_REPORTED_CAUSES: usize = 32;
 
 /// Returns the group that the cluster serves.
@@ -32,7 +32,7 @@ pub async fn discover_group(api: &Api, patience: ConnectPatience<'_>) -> Result<
     match patience {
         ConnectPatience::Command => loop {
             match find_served_group(api).await {
-                // Commands work on what Kubernetes has itself, and explain how to install the rest.
+                // Commands still work on Kubernetes' own objects, and explain how to install the definitions.
                 Ok(served) => return Ok(served.unwrap_or(ApiGroup::V1)),
                 Err(Failure::Unreachable { unasked: true, .. }) if began.elapsed() < COMMAND_DEADLINE => {
                     tokio::time::sleep(backoff.pause()).await;
@@ -61,8 +61,9 @@ pub async fn discover_group(api: &Api, patience: ConnectPatience<'_>) -> Result<
     }
 }
 
-/// Returns the group that has the kind which every installation of Calico has. Its name alone proves nothing: one definition
-/// that an earlier installation left behind is enough for the server to serve the group.
+/// Returns the group that serves ClusterInformation, which every installation of Calico has. The presence of
+/// the group alone proves nothing: a single definition left by an earlier installation is enough for the server
+/// to serve it.
 async fn find_served_group(api: &Api) -> std::result::Result<Option<ApiGroup>, Failure> {
     for group in ApiGroup::BY_PREFERENCE {
         if api.is_served(&group.collection(Kind::ClusterInformation, None)).await? {

@@ -1,4 +1,4 @@
-//! The client's verbs on objects of the API.
+//! Operations on entries, implemented with requests for API objects.
 
 use super::Kubernetes;
 use super::api::{DEFAULT_PAGE, ListMetadata, ListQuery, MERGE_PATCH, STRATEGIC_MERGE_PATCH};
@@ -12,9 +12,9 @@ use serde_json::Value as Json;
 use std::time::Duration;
 use tortie_model::{Key, KeyRange, Kind, Resource, ValidationError, Value};
 
-/// How often a list is begun again because its moment was forgotten under it.
+/// Maximum number of attempts to list when the resource version of the list expires before the last page.
 const LIST_ATTEMPTS: u32 = 5;
-/// How often a write that takes no revision is repeated when somebody else was quicker.
+/// Maximum number of attempts of an unconditional write that conflicts with other writers.
 const APPLY_ATTEMPTS: u32 = 5;
 
 impl Kubernetes {
@@ -41,7 +41,7 @@ impl Kubernetes {
         }
     }
 
-    /// The object of a key. One that is marked as deleted is deleted for good on the way.
+    /// Returns the object of a key. If it is marked as deleted, completes its deletion.
     async fn find(&self, key: &Key, place: &Place) -> Result<Found> {
         let answer = match self.api.get(place.form.kind_name(self.reader.group), &place.path()).await {
             Err(Failure::NotServed(reason)) => {
@@ -51,12 +51,13 @@ impl Kubernetes {
             answer => answer.map_err(|failure| failure.into_error(key))?,
         };
         let found = self.reader.read(place.form, answer).ok_or_else(|| missing(key))?;
-        // A pod of the same name may be another endpoint; a handle may differ in case only.
+        // A pod of the same name may be a different endpoint; a handle may differ in case only.
         if found.key != *key {
             return Err(missing(key));
         }
         if found.value.is_none() {
-            // Only records of IPAM are marked; other objects without a value mean nothing.
+            // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the
+            // model.
             if let Form::Record(_) = place.form {
                 self.finish_deletion(place, &found).await?;
             }
@@ -83,7 +84,8 @@ impl Kubernetes {
         Ok(Listing { entries, unreadable, revision: joined(&revisions), next: None })
     }
 
-    /// Fails unless discovery, too, does not have the collection that a request did not find.
+    /// Verifies through discovery that a collection, for which a request returned 404, does not exist. Fails
+    /// otherwise.
     async fn confirm_unserved(&self, path: &str) -> Result<()> {
         match self.api.is_served(path).await {
             Ok(false) => Ok(()),
@@ -94,7 +96,7 @@ impl Kubernetes {
         }
     }
 
-    /// Everything in a collection at one moment, page by page; `None` if the server does not have the kind.
+    /// Lists a collection at one resource version, page by page; `None` if the server does not have the kind.
     pub(super) async fn all(&self, collection: &Collection) -> Result<Option<(Vec<Found>, String)>> {
         let mut attempt = 1;
         'again: loop {
@@ -137,12 +139,13 @@ impl Kubernetes {
         Ok((head.metadata, found))
     }
 
-    /// Whether objects are in the group of projectcalico.org/v3.
+    /// Returns whether the objects are in the group projectcalico.org/v3.
     pub(crate) fn is_v3(&self) -> bool {
         self.reader.group == ApiGroup::V3
     }
 
-    /// Labels of the first API group are not where the server looks, so the selection happens here.
+    /// Returns one page of a range. Label selectors are evaluated here: objects of crd.projectcalico.org/v1
+    /// keep the labels of the resource in an annotation.
     pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
         let collections = self.reader.collections(range);
         let (mut index, mut after) = match &page.after {
@@ -203,7 +206,7 @@ impl Kubernetes {
         let place = self.writable(key, "Create")?;
         match place.form {
             Form::Pod => return self.patch_pod(key, &place, value).await,
-            // Kubernetes makes nodes; one that it has made can be updated.
+            // Kubernetes creates nodes; an existing one can be updated.
             Form::Node => {
                 let reason = "nodes are made by Kubernetes";
                 let found = self.find(key, &place).await;
@@ -218,7 +221,8 @@ impl Kubernetes {
         match self.api.post(&place.collection, &body).await {
             Ok(answer) => self.written(key, &place, &body, answer).await,
             Err(Failure::Exists(reason)) => {
-                // What stands there; if it is on its way out, that is finished and the place is free.
+                // Return the existing object. If it was marked as deleted, `find` completed the deletion and
+                // the name is free.
                 match self.find(key, &place).await {
                     Ok(found) => Err(Error::AlreadyExists {
                         id: key.to_string(),
@@ -279,7 +283,8 @@ impl Kubernetes {
         }
     }
 
-    /// Records of IPAM are marked before they are deleted: a writer that is late then fails, whatever it knew.
+    /// Deletes an entry. IPAM records are marked as deleted first, so that a late write of another client
+    /// fails, whatever revision it is based on.
     pub(crate) async fn delete(&self, key: &Key, revision: Option<&Revision>) -> Result<Entry> {
         let place = self.writable(key, "Delete")?;
         if place.form == Form::Node {
@@ -318,7 +323,7 @@ impl Kubernetes {
         entry(found)
     }
 
-    /// Somebody else may have done it.
+    /// Deletes a record that is marked as deleted. Another client may have done so already.
     async fn finish_deletion(&self, place: &Place, found: &Found) -> Result<()> {
         match self.api.delete(&place.path(), &found.uid, None).await {
             Ok(()) | Err(Failure::Missing(_)) => Ok(()),
@@ -356,7 +361,8 @@ impl Kubernetes {
         }
     }
 
-    /// What the server stored. Where the status is written on its own, that happens now.
+    /// Returns the entry that the server stored. Kinds with a status subresource get their status with a second
+    /// request.
     async fn written(&self, key: &Key, place: &Place, body: &Json, answer: Json) -> Result<Entry> {
         self.check_written(key, place, &answer)?;
         let answer = match (place.form, body.get("status")) {
@@ -376,7 +382,7 @@ impl Kubernetes {
         response::check_object(&place.path(), kind, answer).map_err(|failure| failure.into_error(key))
     }
 
-    /// The entry in the response to a write.
+    /// Decodes the response to a write.
     fn read_written(&self, key: &Key, place: &Place, answer: Json) -> Result<Entry> {
         self.check_written(key, place, &answer)?;
         entry(self.reader.read(place.form, answer).ok_or_else(|| missing(key))?)
@@ -412,7 +418,7 @@ impl Kubernetes {
         }
     }
 
-    /// The error of a conditional write; a conflict shows what stands there.
+    /// Returns the error of a conditional write. A conflict contains the current object.
     async fn refused(&self, key: &Key, place: &Place, failure: Failure) -> Error {
         match failure {
             Failure::Conflict => match self.find(key, place).await {
@@ -424,7 +430,7 @@ impl Kubernetes {
     }
 }
 
-/// A revision of several collections has one part for each.
+/// Joins the resource versions of several collections to one revision.
 pub(super) fn joined(revisions: &[String]) -> Revision {
     revisions.join("/").parse().unwrap_or(Revision::from(0))
 }
@@ -455,7 +461,8 @@ fn clear(body: &mut Json, fields: &[&str]) {
     }
 }
 
-/// Labels of nodes are Kubernetes' own here: switching off their synchronisation means nothing.
+/// Rejects `syncLabels: Disabled`: with this backend the labels of nodes belong to Kubernetes and need no
+/// synchronisation.
 fn check(resource: &Resource) -> Result<()> {
     if resource.kind() == Kind::KubeControllersConfiguration {
         let object = resource.to_value();

@@ -1,28 +1,28 @@
-//! What the API server refuses, as our errors.
+//! Failures of requests to kube-apiserver, and their conversion to errors of this crate.
 
 use super::response::ResponseError;
 use crate::Error;
 use kube::core::Status;
 use tortie_model::Key;
 
-/// Why a request about one object failed.
+/// Reason for which a request failed.
 #[derive(Debug)]
 pub enum Failure {
     Exists(String),
     Missing(String),
-    /// The server does not have the kind at all.
+    /// The server does not have the kind.
     NotServed(String),
     Conflict,
-    /// The moment that was asked for is no longer known.
+    /// The requested resource version is no longer available.
     Expired(String),
-    /// Nobody answered; `unasked` if it is certain that nobody heard the question either.
+    /// No response; `unasked` if it is certain that the server did not receive the request.
     Unreachable {
         reason: String,
         unasked: bool,
     },
-    /// The server answered with something else than what was requested.
+    /// The response is not what was requested.
     Response(ResponseError),
-    /// The server does not know who we are.
+    /// The server rejected the credentials (401).
     Unknown(Error),
     Other(Error),
 }
@@ -39,12 +39,13 @@ impl Failure {
         let message = || status.message.clone();
         match (status.code, status.reason.as_str()) {
             (_, "AlreadyExists") => Failure::Exists(message()),
-            // Only a Status that names the object is about an object: a proxy and a missing kind have other pages.
+            // Only a Status with the name of an object is about that object; proxies and missing kinds return
+            // other 404s.
             (404, "NotFound") if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => {
                 Failure::Missing(message())
             }
             (404, _) => Failure::NotServed(message()),
-            // Another object of the same name: the one that was meant is gone.
+            // An object of the same name with another UID: the intended one is gone.
             (409, _) if status.message.contains("UID in precondition") => Failure::Missing(message()),
             (409, _) => Failure::Conflict,
             (410, _) | (_, "Expired" | "Gone") => Failure::Expired(message()),
@@ -64,12 +65,12 @@ impl Failure {
         Failure::Unreachable { reason, unasked: false }
     }
 
-    /// The error about an object of which nothing more is known.
+    /// Converts the failure to an error about an object.
     pub fn into_error(self, key: &Key) -> Error {
         self.about(key.to_string())
     }
 
-    /// The same by any name.
+    /// Converts the failure to an error about the given object ID.
     pub fn about(self, id: String) -> Error {
         match self {
             Failure::Exists(reason) => Error::AlreadyExists { id, reason, current: None },
@@ -86,7 +87,7 @@ impl Failure {
         }
     }
 
-    /// The error about a collection.
+    /// Converts the failure to an error about a collection.
     pub fn into_collection_error(self, path: &str) -> Error {
         match self {
             Failure::Unknown(error) | Failure::Other(error) => error,
@@ -108,7 +109,7 @@ fn unauthorized(status: &Status) -> Error {
     ))
 }
 
-/// Whether the connection was never made.
+/// Returns whether the connection was never established.
 fn is_connect(error: &kube::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -121,7 +122,7 @@ fn is_connect(error: &kube::Error) -> bool {
     false
 }
 
-/// The causes, outermost first, without repetitions, and where to look next.
+/// Formats the chain of causes, outermost first and without repetitions, with a hint on what to check.
 fn unreachable(error: &kube::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);

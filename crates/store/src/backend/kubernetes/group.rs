@@ -1,9 +1,9 @@
-//! The API group in which a cluster keeps Calico's objects, and what their kinds are called there.
+//! API group in which a cluster stores Calico's objects, and the names of their kinds there.
 
 use tortie_model::Kind;
 
-/// Older installations keep them out of people's sight and serve projectcalico.org/v3 from an API server of their own;
-/// newer ones keep what people write.
+/// Older installations store the objects in crd.projectcalico.org/v1 and serve projectcalico.org/v3 from an
+/// aggregated API server; newer ones store projectcalico.org/v3 directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiGroup {
     /// crd.projectcalico.org/v1
@@ -13,13 +13,14 @@ pub enum ApiGroup {
 }
 
 impl ApiGroup {
-    /// The group that was configured (CALICO_API_GROUP).
+    /// Parses the configured group (CALICO_API_GROUP).
     pub fn parse(configured: &str) -> ApiGroup {
         let is_v3 = configured.eq_ignore_ascii_case(ApiGroup::V3.api_version());
         if is_v3 { ApiGroup::V3 } else { ApiGroup::V1 }
     }
 
-    /// A cluster that serves both keeps the objects in the first and shows them in the other.
+    /// Groups in order of preference: a cluster with both stores the objects in the first and serves the second
+    /// from it.
     pub const BY_PREFERENCE: [ApiGroup; 2] = [ApiGroup::V1, ApiGroup::V3];
 
     pub const fn api_version(self) -> &'static str {
@@ -29,7 +30,7 @@ impl ApiGroup {
         }
     }
 
-    /// The `kind` field of a stored object.
+    /// Returns the `kind` field of a stored object.
     pub fn kind_name(self, kind: Kind) -> &'static str {
         match (self, kind) {
             (ApiGroup::V1, Kind::IPAMConfiguration) => "IPAMConfig",
@@ -37,7 +38,7 @@ impl ApiGroup {
         }
     }
 
-    /// The collection's path: of one namespace, or of all.
+    /// Returns the path of a collection, in one namespace or in all.
     pub fn collection(self, kind: Kind, namespace: Option<&str>) -> String {
         let plural = match (self, kind) {
             (ApiGroup::V1, Kind::IPAMConfiguration) => "ipamconfigs",
@@ -49,7 +50,7 @@ impl ApiGroup {
         }
     }
 
-    /// Whether the status is written on its own.
+    /// Returns whether the kind has a status subresource.
     pub fn has_status_subresource(self, kind: Kind) -> bool {
         self == ApiGroup::V3
             && matches!(

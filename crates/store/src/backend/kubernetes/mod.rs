@@ -1,9 +1,12 @@
-//! The Kubernetes API as a store: Calico's own objects as custom resources, the rest derived from Kubernetes' objects.
+//! Backend for the Kubernetes API: Calico's own objects are custom resources, all others are derived from
+//! Kubernetes objects.
 //!
-//! `group` is the API group in use; `object` and `records` turn resources and IPAM's records into custom resources and
-//! back; `pod`, `profile`, `node` and `policy` derive what is not stored; `collection` says where keys and ranges are. All of these
-//! are functions without I/O. `connection`, `servers`, `api` and `response` speak to the server, `discovery` finds the group, `entries` are the client's verbs,
-//! `source` its watches. `orchestrator` is what the node's daemon asks of Kubernetes itself. Nothing outside knows the crate kube.
+//! These modules do no I/O: `group` is the API group in use; `object` and `records` convert resources and IPAM
+//! records to custom resources and back; `pod`, `profile`, `node` and `policy` derive resources that are not
+//! stored; `collection` maps keys and ranges to API paths. `connection`, `servers`, `api` and `response`
+//! communicate with kube-apiserver, `discovery` finds the group, `entries` implements the operations of the
+//! client and `source` its watches. `orchestrator` contains the requests that the daemons send to Kubernetes
+//! itself. No other module uses the crate kube.
 
 mod api;
 mod collection;
@@ -39,7 +42,7 @@ pub use response::{ResponseError, rejected_responses};
 use source::KubernetesSource;
 use tortie_model::KeyRange;
 
-/// Names of interfaces begin with the first of these (a list with commas).
+/// Environment variable with a comma-separated list, of which the first item is the prefix of interface names.
 const INTERFACE_PREFIX_VARIABLE: &str = "FELIX_INTERFACEPREFIX";
 const INTERFACE_PREFIX: &str = "cali";
 
@@ -50,7 +53,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Asks the server for its API groups, unless the settings name ours.
+    /// Connects to kube-apiserver and discovers the API group, unless the settings name it.
     pub(crate) async fn connect(
         target: &KubernetesTarget,
         limits: Limits,
@@ -77,8 +80,8 @@ impl Kubernetes {
     }
 }
 
-/// Reads text as an object and as a list of objects of every kind that is looked at, in both groups; returns how many
-/// objects mean something.
+/// Decodes text as an object and as a list of each supported kind except Service, in both groups. Returns the
+/// number of objects that were recognised.
 #[cfg(fuzzing)]
 pub fn read_objects(text: &str) -> usize {
     use collection::Form;

@@ -1,23 +1,23 @@
-//! The names of IPAM's custom resources, and the labels by which block affinities are selected.
+//! Names of the custom resources of IPAM, and the labels by which block affinities are selected.
 
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use sha3::Sha3_256;
 use tortie_model::key::AffinityType;
 
-/// The longest name an object may have, and one less than that for the cut.
+/// Maximum length of object names. As in Calico, names have to be shorter than this before they are cut.
 const LONGEST: usize = 253;
 
 pub const HOSTNAME_LABEL: &str = "projectcalico.org/hostname-hash";
 pub const AFFINITY_TYPE_LABEL: &str = "projectcalico.org/affinity-type";
 pub const IP_VERSION_LABEL: &str = "projectcalico.org/ip-version";
 
-/// `10-8-3-64-26`
+/// Returns the name of a block, for example `10-8-3-64-26`.
 pub fn block(cidr: &IpNet) -> String {
     cidr.trunc().to_string().replace(['.', ':', '/'], "-")
 }
 
-/// The owner and the block; a hash keeps names apart whose owner had to be cut.
+/// Returns the name of an affinity: owner and block. If the owner has to be cut, a hash keeps the name unique.
 pub fn affinity(owner: &str, cidr: &IpNet) -> String {
     let block = block(cidr);
     let name = format!("{owner}-{block}");
@@ -34,7 +34,7 @@ pub fn handle(id: &str) -> String {
     id.to_lowercase()
 }
 
-/// A hostname may be too long for a label's value; its hash never is.
+/// Returns a hash of the hostname: the name itself may be too long for a label value.
 pub fn hostname_hash(host: &str) -> String {
     data_encoding::BASE32_NOPAD.encode(&Sha3_256::digest(host))
 }

@@ -1,4 +1,5 @@
-//! Kubernetes' nodes as Calico's: what Calico knows of a node lies in annotations of Kubernetes' object.
+//! Conversion between Kubernetes nodes and Calico nodes. Calico's fields are stored in annotations of the
+//! Kubernetes node.
 
 use super::core::{CoreNode, Metadata};
 use ipnet::IpNet;
@@ -13,12 +14,12 @@ use tortie_model::kinds::{
 use tortie_model::{Key, Kind};
 
 const PREFIX: &str = "projectcalico.org/";
-/// Never stored: says which labels came from Kubernetes.
+/// Never stored: lists the labels that come from Kubernetes.
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 
 type StringMap = BTreeMap<String, String>;
 
-/// With `use_pod_cidr`, tunnels have an address of the node's own pod range.
+/// Converts a node. With `use_pod_cidr`, the tunnel addresses come from the pod CIDR of the node.
 pub fn read(core: &CoreNode, use_pod_cidr: bool) -> (Key, Node) {
     let meta = &core.metadata;
     let text = |name: &str| meta.annotations.get(&format!("{PREFIX}{name}")).cloned().unwrap_or_default();
@@ -76,7 +77,7 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
-/// An annotation that holds JSON; one that cannot be read counts as absent.
+/// Returns an annotation that contains JSON. An unreadable one counts as absent.
 fn json_annotation<T: DeserializeOwned + Default>(meta: &Metadata, name: &str) -> T {
     let text = meta.annotations.get(&format!("{PREFIX}{name}"));
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
@@ -109,7 +110,7 @@ fn addresses(bgp: &NodeBGPSpec, core: &CoreNode) -> Vec<NodeAddress> {
     own.chain(kubernetes).collect()
 }
 
-/// The merge patch of Kubernetes' object that makes it say what Calico's says.
+/// Returns the merge patch that stores the fields of a Calico node in the Kubernetes node.
 pub fn patch(node: &Node) -> Json {
     let (meta, spec, status) = (&node.metadata, &node.spec, &node.status);
     let bgp = spec.bgp.clone().unwrap_or_default();
@@ -143,7 +144,7 @@ pub fn patch(node: &Node) -> Json {
         ("labels", listed(own_labels.is_empty(), json!(own_labels))),
         ("annotations", listed(own_annotations.is_empty(), json!(own_annotations))),
     ] {
-        // Null takes an annotation away.
+        // Null removes an annotation.
         let value = if value.is_empty() { Json::Null } else { value.into() };
         annotations.insert(format!("{PREFIX}{name}"), value);
     }

@@ -1,7 +1,8 @@
-//! projectcalico.org/v3 resources as custom resources.
+//! Conversion of projectcalico.org/v3 resources to custom resources and back.
 //!
-//! In the group of version 3 an object is stored as people see it. In that of version 1 its metadata lies in an annotation,
-//! because the stored object's own belongs to the store: people's labels must not be those by which the cluster selects.
+//! In the group projectcalico.org/v3, an object is stored as users see it. In crd.projectcalico.org/v1, the
+//! metadata of the resource is stored in an annotation, because the metadata of the custom resource serves the
+//! datastore: the labels of users must not be selectable in the cluster.
 
 use super::group::ApiGroup;
 use super::uid;
@@ -12,10 +13,10 @@ use tortie_model::value::{ValueError, is_renamed};
 use tortie_model::{API_VERSION, Key, Kind, ObjectMeta, Resource, Value};
 
 const METADATA: &str = "projectcalico.org/metadata";
-/// Labels and annotations that are looked for on the stored object itself.
+/// Labels and annotations with these substrings are also set on the custom resource itself.
 const KEPT: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
-/// What to store under `name`.
+/// Returns the object to store under `name`.
 pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
     let kind = resource.kind();
     let mut object = resource.to_value();
@@ -31,7 +32,7 @@ pub fn write(group: ApiGroup, name: &str, resource: &Resource) -> Json {
         }
     } else {
         meta.name = name.to_owned();
-        // There the API server keeps the record of owners itself.
+        // In this group kube-apiserver tracks field ownership itself.
         meta.managed_fields.clear();
         object["metadata"] = json!(meta);
     }
@@ -79,14 +80,14 @@ fn regroup(owner: &mut OwnerReference, from: ApiGroup, to: ApiGroup) {
     }
 }
 
-/// An object that cannot be read as it is. The text is that of the resource, for what can be salvaged of it.
+/// An object that cannot be decoded. The text is that of the resource, so that parts of it can be salvaged.
 #[derive(Debug)]
 pub struct UnreadableObject {
     pub text: String,
     pub error: ValueError,
 }
 
-/// The key and the resource of a stored object.
+/// Returns the key and the resource of a stored object.
 pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value, UnreadableObject>) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let key = Key::resource(kind, text("/metadata/namespace"), text("/metadata/name"));
@@ -115,7 +116,7 @@ pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value
         }
     }
     if is_renamed(kind) {
-        // The decoder of the model takes the name from here.
+        // The decoder in the model reads the name from this annotation.
         meta.annotations.insert(METADATA.into(), json!({ "name": meta.name }).to_string());
     }
     object["apiVersion"] = API_VERSION.into();
@@ -129,7 +130,7 @@ pub fn read(group: ApiGroup, kind: Kind, mut object: Json) -> (Key, Result<Value
     (key, value)
 }
 
-/// The metadata people wrote, over that of the stored object.
+/// Merges the metadata that the user wrote with that of the custom resource; the former takes precedence.
 fn shown_metadata(kind: Kind, own: ObjectMeta, mut meta: ObjectMeta, in_default_tier: bool) -> ObjectMeta {
     if meta.name.is_empty() {
         let legacy = is_renamed(kind) && in_default_tier;

@@ -1,5 +1,5 @@
-//! What the node's daemon asks of Kubernetes itself, whichever datastore it runs on: what a pod is to be given, and how
-//! the node is to be described.
+//! Requests that the daemons send to Kubernetes itself, independent of the datastore: descriptions of pods and
+//! namespaces, and conditions and taints of nodes.
 
 mod access;
 mod control;
@@ -28,9 +28,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tortie_model::kinds::{Profile, WorkloadEndpoint};
 
-/// A watch that is silent for longer than the server keeps one open is dead.
+/// Timeout of a watch: longer than the server keeps one open, so a watch that is silent for this long is dead.
 const SILENCE: Duration = Duration::from_secs(660);
-/// The newest state that the server has at hand.
+/// Resource version that selects the newest state in the cache of kube-apiserver.
 const ANY_VERSION: &str = "0";
 
 #[derive(Clone, Debug)]
@@ -39,21 +39,21 @@ pub struct Orchestrator {
     server: Server,
 }
 
-/// Where the API server is, for a kubeconfig that somebody else will use.
+/// Address and CA of kube-apiserver, for a kubeconfig that another program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     pub url: String,
-    /// PEM; without it those are believed whom the system believes.
+    /// CA certificates in PEM; `None` means the system's trust store.
     pub authority: Option<String>,
-    /// The settings ask for a certificate that is not checked.
+    /// The settings disable verification of the server certificate.
     pub is_unchecked: bool,
 }
 
-/// A pod as Kubernetes describes it.
+/// A pod as described in Kubernetes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodDescription {
     pub annotations: BTreeMap<String, String>,
-    /// Labels, profiles, ports and the like; without what only the plugin that wires the pod knows.
+    /// Labels, profiles, ports and similar fields, without those that only the CNI plugin knows.
     pub endpoint: WorkloadEndpoint,
 }
 
@@ -64,7 +64,7 @@ pub struct NamespaceDescription {
     pub profile: Profile,
 }
 
-/// One condition of a node.
+/// A condition of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition<'a> {
     pub kind: &'a str,
@@ -76,13 +76,13 @@ pub struct Condition<'a> {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     pub text: String,
-    /// RFC 3339.
+    /// Expiry in RFC 3339 format.
     pub expires: String,
 }
 
 impl Orchestrator {
     pub async fn connect(target: &KubernetesTarget, limits: Limits) -> Result<Orchestrator> {
-        // Of several addresses of the server, others are shown the first.
+        // If the server has several addresses, report the first.
         let first = target.endpoint.split(',').next().unwrap_or_default().trim().to_owned();
         let config = connection::config(&KubernetesTarget { endpoint: first, ..target.clone() }).await?;
         let server = Server {
@@ -97,7 +97,7 @@ impl Orchestrator {
         &self.server
     }
 
-    /// `interface_prefix` is what the names of the host's interfaces begin with.
+    /// Returns the description of a pod. `interface_prefix` is the prefix of the names of host interfaces.
     pub async fn pod(&self, namespace: &str, name: &str, interface_prefix: &str) -> Result<PodDescription> {
         let id = format!("Pod({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
@@ -125,7 +125,7 @@ impl Orchestrator {
         Ok(profile::from_service_account(&account).1)
     }
 
-    /// What Kubernetes gives a node for its pods, one of each family.
+    /// Returns the pod CIDRs of a node, one per family.
     pub async fn pod_cidrs(&self, node: &str) -> Result<Vec<String>> {
         let node: CoreNode =
             read(&format!("Node({node})"), self.api.get("Node", &format!("/api/v1/nodes/{node}")).await)?;
@@ -135,7 +135,7 @@ impl Orchestrator {
         }
     }
 
-    /// Where a service is: its ready endpoints that have a port of this name.
+    /// Returns the ready endpoints of a service that have a port of this name.
     pub async fn service_endpoints(
         &self,
         namespace: &str,
@@ -165,7 +165,7 @@ impl Orchestrator {
         patched.map(drop).map_err(|failure| failure.about(format!("Node({node})")))
     }
 
-    /// Takes a taint away from a node, if it has it. Fails if somebody else changes the node meanwhile.
+    /// Removes a taint from a node, if present. Fails if the node changes concurrently.
     pub async fn remove_taint(&self, node: &str, key: &str) -> Result<()> {
         let about = |failure: Failure| failure.about(format!("Node({node})"));
         let path = format!("/api/v1/nodes/{node}");
@@ -181,7 +181,7 @@ impl Orchestrator {
         self.api.patch(&path, MERGE_PATCH, &patch).await.map(drop).map_err(about)
     }
 
-    /// Whether a DaemonSet is there and nobody has deleted it.
+    /// Returns whether a DaemonSet exists and is not being deleted.
     pub async fn daemon_set_stays(&self, namespace: &str, name: &str) -> Result<bool> {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
         match self.api.get("DaemonSet", &path).await {
@@ -191,13 +191,14 @@ impl Orchestrator {
         }
     }
 
-    /// Returns when a service account is gone; fails when nobody would tell any more, then it can be asked again.
+    /// Returns when a service account no longer exists. Fails when the watch ends; the caller may then call it
+    /// again.
     pub async fn service_account_gone(&self, namespace: &str, name: &str) -> Result<()> {
         let id = || format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         let opened = self.api.watch(&path, None, Detail::Metadata, ANY_VERSION).await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
-        // It may have gone before the watch began.
+        // It may have been deleted before the watch started.
         match self.api.get("ServiceAccount", &format!("{path}/{name}")).await {
             Ok(_) => {}
             Err(Failure::Missing(_)) => return Ok(()),
@@ -220,7 +221,7 @@ impl Orchestrator {
         }
     }
 
-    /// A token of an account that ends by itself.
+    /// Requests a token of a service account that expires after `seconds`.
     pub async fn token(&self, namespace: &str, account: &str, seconds: u64) -> Result<Token> {
         let id = format!("ServiceAccount({namespace}/{account})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
@@ -241,7 +242,7 @@ fn read<T: DeserializeOwned>(id: &str, answer: std::result::Result<Json, Failure
         .map_err(|error| Error::Datastore(format!("{id} cannot be read as such an object: {error}")))
 }
 
-/// The authority's certificates in PEM, wherever they came from.
+/// Returns the CA certificates in PEM, whether configured as a file or inline.
 fn authority(config: &kube::Config) -> Result<Option<String>> {
     if config.accept_invalid_certs {
         return Ok(None);
@@ -269,7 +270,7 @@ fn pem(certificate: &[u8]) -> String {
     pem + "-----END CERTIFICATE-----\n"
 }
 
-/// Never shows the token.
+/// Omits the token.
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Token").field("expires", &self.expires).finish_non_exhaustive()

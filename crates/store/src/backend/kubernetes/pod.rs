@@ -1,4 +1,4 @@
-//! Pods as workload endpoints.
+//! Conversion of pods to workload endpoints.
 
 use super::core::{Container, Pod};
 use super::{names, quantity};
@@ -18,10 +18,10 @@ const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 const SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
-/// The longest value a label may have, and one more.
+/// Service account names of this length or longer get no label, as in Calico.
 const LABEL_LIMIT: usize = 63;
 
-/// The endpoint of a pod; `None` for a pod that has none of ours (yet).
+/// Returns the endpoint of a pod; `None` for a pod in the host's network or without a node.
 pub fn endpoint(pod: &Pod, interface_prefix: &str) -> Option<(Key, Result<WorkloadEndpoint, String>)> {
     let (meta, spec) = (&pod.metadata, &pod.spec);
     if spec.host_network || spec.node_name.is_empty() {
@@ -77,7 +77,8 @@ fn convert(pod: &Pod, name: String, interface_prefix: &str) -> Result<WorkloadEn
     Ok(WorkloadEndpoint::new(metadata, spec))
 }
 
-/// A pod that is done keeps its endpoint, without addresses: they may belong to another by now.
+/// Returns whether a pod has finished. It keeps its endpoint, but without addresses: another pod may have them
+/// already.
 fn is_finished(pod: &Pod) -> bool {
     let emptied = |name: &str| pod.metadata.annotations.get(name).is_some_and(String::is_empty);
     let released = pod.metadata.deletion_timestamp.is_some() && (emptied(POD_IP) || emptied(AWS_POD_IPS));
@@ -114,7 +115,7 @@ fn list(pod: &Pod, name: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Each floating address with the pod's own of the same family.
+/// Maps each floating IP to the pod's own address of the same family.
 fn floating(pod: &Pod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
     if addresses.is_empty() {
         return Ok(Vec::new());
@@ -131,7 +132,7 @@ fn floating(pod: &Pod, addresses: &[IpAddr]) -> Result<Vec<IPNAT>, String> {
     Ok(nats)
 }
 
-/// What is not a CIDR is dropped: an allowance too few is safe.
+/// Returns the allowed source prefixes. Invalid ones are dropped: allowing less is safe.
 fn source_prefixes(pod: &Pod) -> Result<Vec<String>, String> {
     let masked = |text: String| Some(text.parse::<IpNet>().ok()?.trunc().to_string());
     Ok(list(pod, SOURCE_PREFIXES)?.into_iter().filter_map(masked).collect())
@@ -161,14 +162,15 @@ pub fn interface_name(prefix: &str, namespace: &str, pod: &str) -> String {
     format!("{prefix}{}", hash.get(..11).unwrap_or_default())
 }
 
-/// The patch that makes a pod's endpoint known; only for the pod that was meant, not for a successor of its name.
+/// Returns the patch that stores the endpoint in the pod. The UID prevents patching a later pod of the same
+/// name.
 pub fn patch(uid: &str, networks: &[String], container_id: &str) -> Json {
     let first = networks.first().map(String::as_str).unwrap_or_default();
     let annotations = json!({POD_IP: first, POD_IPS: networks.join(","), CONTAINER_ID: container_id});
     patch_of(uid, annotations)
 }
 
-/// The patch that takes a pod's addresses from its endpoint, if the pod still stands at the version that is given.
+/// Returns the patch that removes the addresses of an endpoint, conditional on the resource version if given.
 pub fn removal(uid: &str, resource_version: Option<&str>) -> Json {
     let mut patch = patch_of(uid, json!({POD_IP: "", POD_IPS: ""}));
     if let Some(version) = resource_version {

@@ -1,4 +1,5 @@
-//! Policies of Kubernetes as policies of ours, and what rules that name services need.
+//! Conversion of Kubernetes network policies to Calico policies, and of the endpoint slices that rules with
+//! services need.
 
 use super::core::{ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy};
 use super::uid;
@@ -17,7 +18,7 @@ pub fn from_network_policy(object: &CoreNetworkPolicy) -> (Key, NetworkPolicy) {
     (key, NetworkPolicy::new(metadata, network_policy(&object.spec)))
 }
 
-/// Without a policy if the object means nothing.
+/// Converts a ClusterNetworkPolicy; without a policy if its tier, subject or rules are unknown.
 pub fn from_cluster_network_policy(object: &ClusterNetworkPolicy) -> (Key, Option<GlobalNetworkPolicy>) {
     let meta = &object.metadata;
     let name = format!("{CLUSTER_NETWORK_POLICY_PREFIX}{}", meta.name);
@@ -26,7 +27,7 @@ pub fn from_cluster_network_policy(object: &ClusterNetworkPolicy) -> (Key, Optio
     (key, global_network_policy(&object.spec).map(|spec| GlobalNetworkPolicy::new(metadata, spec)))
 }
 
-/// Without endpoints if the slice belongs to no service.
+/// Converts an EndpointSlice; without endpoints if it belongs to no service.
 pub fn from_endpoint_slice(object: &CoreEndpointSlice) -> (Key, Option<EndpointSlice>) {
     let meta = &object.metadata;
     let key = Key::EndpointSlice { namespace: meta.namespace.clone(), name: meta.name.clone() };

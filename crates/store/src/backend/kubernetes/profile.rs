@@ -1,4 +1,4 @@
-//! Namespaces and service accounts as profiles.
+//! Conversion of namespaces and service accounts to profiles.
 
 use super::core::Labelled;
 use super::uid;
@@ -9,14 +9,15 @@ use tortie_model::{Key, Kind};
 pub const NAMESPACE_PREFIX: &str = "kns.";
 pub const SERVICE_ACCOUNT_PREFIX: &str = "ksa.";
 
-/// What a profile stands for.
+/// Kubernetes object from which a profile is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin<'a> {
     Namespace(&'a str),
     ServiceAccount { namespace: &'a str, name: &'a str },
 }
 
-/// The origin of a profile of this name. A namespace has no dots, so the first one ends it.
+/// Returns the origin of a profile by its name. Namespace names contain no dots, so the first dot ends the
+/// namespace.
 pub fn origin(profile: &str) -> Option<Origin<'_>> {
     if let Some(namespace) = profile.strip_prefix(NAMESPACE_PREFIX) {
         return (!namespace.is_empty()).then_some(Origin::Namespace(namespace));
@@ -25,7 +26,7 @@ pub fn origin(profile: &str) -> Option<Origin<'_>> {
     (!namespace.is_empty() && !name.is_empty()).then_some(Origin::ServiceAccount { namespace, name })
 }
 
-/// Allows everything: a namespace without policies is open.
+/// Converts a namespace to a profile that allows all traffic: a namespace without policies is open.
 pub fn from_namespace(namespace: &Labelled) -> (Key, Profile) {
     let allow = || vec![Rule { action: Action::Allow, ..Default::default() }];
     let labels_to_apply = labels("pcns.", namespace);
@@ -33,7 +34,7 @@ pub fn from_namespace(namespace: &Labelled) -> (Key, Profile) {
     profile(format!("{NAMESPACE_PREFIX}{}", namespace.metadata.name), namespace, spec)
 }
 
-/// Brings labels only.
+/// Converts a service account to a profile that only adds labels.
 pub fn from_service_account(account: &Labelled) -> (Key, Profile) {
     let name = format!("{SERVICE_ACCOUNT_PREFIX}{}.{}", account.metadata.namespace, account.metadata.name);
     let spec = ProfileSpec { labels_to_apply: labels("pcsa.", account), ..Default::default() };

@@ -1,4 +1,4 @@
-//! Limits on a pod's traffic: annotations with quantities as Kubernetes writes them.
+//! QoS limits of a pod, read from annotations with Kubernetes quantities.
 
 use std::collections::BTreeMap;
 use tortie_model::kinds::{DirectionLimits, QoSControls};
@@ -9,8 +9,8 @@ const PETA: i64 = 1_000_000_000_000_000;
 const DEFAULT_BURST: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
-/// The limits that the annotations ask for, if any. A value that makes no sense is logged and left out: it must not cost the
-/// pod its network.
+/// Returns the limits in the annotations, if any. An invalid value is logged and ignored, so that the pod still
+/// gets its network.
 pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
     let read = |direction: &str| limits(annotations, direction);
     let (ingress, egress) = (read("ingress"), read("egress"));
@@ -53,7 +53,7 @@ fn limits(annotations: &BTreeMap<String, String>, direction: &str) -> DirectionL
     limits
 }
 
-/// A quantity within bounds.
+/// Parses a quantity and clamps it to the bounds.
 fn limit(annotation: &str, text: &str, least: i64, most: i64) -> Option<i64> {
     let Some(value) = parse(text) else {
         tracing::warn!(annotation, value = text, "not a quantity; this limit is not applied");
@@ -71,7 +71,7 @@ fn limit(annotation: &str, text: &str, least: i64, most: i64) -> Option<i64> {
     Some(within)
 }
 
-/// `10M`, `1.5Gi`, `250k`, `1000`. Parts of one are rounded up.
+/// Parses a quantity: `10M`, `1.5Gi`, `250k`, `1000`. Fractions are rounded up.
 fn parse(text: &str) -> Option<i64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text.get(digits.len()..)? {
@@ -91,7 +91,7 @@ fn parse(text: &str) -> Option<i64> {
         _ => return None,
     };
     let number: f64 = digits.parse().ok().filter(|number: &f64| number.is_finite())?;
-    // A float turned into an integer stops at the integer's bounds.
+    // Casting a float to an integer saturates.
     Some((number * factor).ceil() as i64)
 }
 
@@ -143,7 +143,7 @@ mod tests {
             ingress_minburst: 1_000,
             egress_bandwidth: 1_000,
             egress_burst: DEFAULT_BURST,
-            // The least peak rate is above the bandwidth.
+            // The minimum peak rate is above the bandwidth.
             egress_peakrate: 1_010,
             egress_packet_rate: 10_000,
             egress_packet_burst: DEFAULT_PACKET_BURST,

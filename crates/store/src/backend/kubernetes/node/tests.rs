@@ -33,7 +33,7 @@ fn full() -> Json {
     })
 }
 
-/// What Kubernetes holds after a merge patch.
+/// Applies a merge patch like kube-apiserver.
 fn patched(mut core: CoreNode, patch: &Json) -> CoreNode {
     for (key, value) in patch["metadata"]["annotations"].as_object().unwrap() {
         match value.as_str() {
@@ -80,7 +80,7 @@ fn what_is_written_reads_back_the_same() {
         let (_, node) = read(&before, false);
         let after = patched(before.clone(), &patch(&node));
         assert_eq!(after, before);
-        // On a node that knew nothing.
+        // Apply the patch to a node with other annotations.
         let (_, again) =
             read(&patched(core(json!({"projectcalico.org/ASNumber": "1"})), &patch(&node)), false);
         assert_eq!(again, node);

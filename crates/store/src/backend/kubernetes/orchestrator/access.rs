@@ -1,4 +1,5 @@
-//! What an API server that stands behind Kubernetes' own asks it: who somebody is, what he may do, whom to believe.
+//! Requests that an aggregated API server sends to Kubernetes: authentication of tokens, authorisation, and the
+//! ConfigMap with the CAs to trust.
 
 use super::{Orchestrator, read};
 use crate::backend::kubernetes::api::Detail;
@@ -11,7 +12,7 @@ use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Somebody, as Kubernetes knows him.
+/// A user as authenticated by Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(default)]
 pub struct User {
@@ -22,7 +23,7 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What somebody wants to do.
+/// An action that needs authorisation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wish {
     Resource {
@@ -45,11 +46,12 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// A watch that is silent for longer is dead: the server sends bookmarks about once a minute.
+/// Timeout of a watch: the server sends bookmarks about once a minute, so a watch that is silent for this long
+/// is dead.
 const SILENCE: Duration = Duration::from_secs(200);
 
 impl Orchestrator {
-    /// Whose token this is; `None` if nobody's.
+    /// Returns the user of a token; `None` if the token is invalid.
     pub async fn review_token(&self, token: &str) -> Result<Option<User>> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
         let answer = self.api.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await;
@@ -61,7 +63,7 @@ impl Orchestrator {
         read("TokenReview", Ok(user)).map(Some)
     }
 
-    /// Whether somebody may do something.
+    /// Checks whether a user is authorised for an action.
     pub async fn review_access(&self, user: &User, wish: &Wish) -> Result<Decision> {
         let mut spec = json!({"user": user.name, "groups": user.groups});
         if !user.uid.is_empty() {
@@ -89,7 +91,7 @@ impl Orchestrator {
         })
     }
 
-    /// Whether a namespace is there, and whether it is on its way out.
+    /// Returns whether a namespace is being deleted. Fails if it does not exist.
     pub async fn namespace_terminates(&self, name: &str) -> Result<bool> {
         let path = format!("/api/v1/namespaces/{name}");
         let object: Json = read(&format!("Namespace({name})"), self.api.get("Namespace", &path).await)?;
@@ -103,7 +105,7 @@ impl Orchestrator {
         read(&id, Ok(object.get("data").cloned().unwrap_or_else(|| json!({}))))
     }
 
-    /// Returns when a ConfigMap may have changed; fails when nobody would tell any more, then it can be asked again.
+    /// Returns when a ConfigMap may have changed. Fails when the watch ends; the caller may then call it again.
     pub async fn config_map_changed(
         &self,
         namespace: &str,
@@ -114,7 +116,7 @@ impl Orchestrator {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps");
         let opened = self.api.watch_named(&path, name, Detail::Whole, "").await;
         let mut events = opened.map_err(|failure| failure.about(id()))?;
-        // It may have changed before the watch began.
+        // It may have changed before the watch started.
         if self.config_map(namespace, name).await? != *data {
             return Ok(());
         }

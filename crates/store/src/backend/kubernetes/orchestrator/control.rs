@@ -1,5 +1,5 @@
-//! What the controllers ask of Kubernetes: who of them leads, whether a pod still holds an address, and which addresses a
-//! service is given.
+//! Requests that the controllers send to Kubernetes: leader election, the addresses of pods, the rollout of
+//! DaemonSets and the ingress addresses of services.
 
 use super::{Orchestrator, read};
 use crate::backend::kubernetes::api::MERGE_PATCH;
@@ -10,35 +10,35 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::net::IpAddr;
 
-/// A Lease of coordination.k8s.io/v1: who leads, and until when unless it is renewed.
+/// A Lease of coordination.k8s.io/v1: the leader, and how long it leads unless it renews the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     pub holder: String,
     pub seconds: u32,
-    /// RFC 3339 with microseconds, as are those of renewals.
+    /// RFC 3339 with microseconds, like `renewed`.
     pub acquired: String,
     pub renewed: String,
     pub transitions: u32,
-    /// The version this was read at; empty for one that is not there yet.
+    /// Resource version at which the lease was read; empty if it does not exist yet.
     pub version: String,
 }
 
-/// What a pod has to do with addresses.
+/// Node and addresses of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHold {
     pub node: String,
-    /// None: it has none yet.
+    /// Empty if the pod has no address yet.
     pub addresses: Vec<IpAddr>,
-    /// It was thrown off its node, which has taken its network away.
+    /// The pod was evicted, and its node has removed its network.
     pub evicted: bool,
 }
 
-/// How far a DaemonSet has come.
+/// Rollout status of a DaemonSet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollout {
-    /// On how many nodes it is to run.
+    /// Number of nodes on which it should run.
     pub wanted: u64,
-    /// Everywhere, as it is described now.
+    /// The current version runs on all of these nodes.
     pub is_complete: bool,
 }
 
@@ -66,7 +66,7 @@ struct RawSpec {
 }
 
 impl Orchestrator {
-    /// Fails unless the API server answers.
+    /// Fails if kube-apiserver does not respond.
     pub async fn check(&self) -> Result<()> {
         self.api.check().await.map_err(|failure| failure.about("the API server".to_owned()))
     }
@@ -79,7 +79,8 @@ impl Orchestrator {
         }
     }
 
-    /// Creates it, or replaces the version that it was read at; a conflict if somebody else was quicker.
+    /// Creates the lease, or replaces the version that was read. Fails with a conflict if another client was
+    /// faster.
     pub async fn write_lease(&self, namespace: &str, name: &str, lease: &Lease) -> Result<Lease> {
         let id = lease_id(namespace, name);
         let mut body = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -96,14 +97,15 @@ impl Orchestrator {
         read(&id, answer).map(Lease::of)
     }
 
-    /// What a pod holds right now; `None` if there is none of the name.
+    /// Returns the current node and addresses of a pod; `None` if the pod does not exist.
     pub async fn pod_hold(&self, namespace: &str, name: &str) -> Result<Option<PodHold>> {
         let id = format!("Pod({namespace}/{name})");
         match self.api.get("Pod", &format!("/api/v1/namespaces/{namespace}/pods/{name}")).await {
             Err(Failure::Missing(_)) => Ok(None),
             answer => {
                 let pod: Pod = read(&id, answer)?;
-                // Every field has a default, so any object at all can be read as a pod without addresses.
+                // Every field has a default, so any object deserialises to a pod without addresses: check the
+                // name.
                 match pod.metadata.name == name && pod.metadata.namespace == namespace {
                     true => Ok(Some(PodHold::of(&pod))),
                     false => Err(Error::Datastore(format!("the answer about {id} is not this pod"))),
@@ -112,7 +114,7 @@ impl Orchestrator {
         }
     }
 
-    /// How far a DaemonSet has come; `None` if there is none of the name.
+    /// Returns the rollout status of a DaemonSet; `None` if it does not exist.
     pub async fn rollout(&self, namespace: &str, name: &str) -> Result<Option<Rollout>> {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
         match self.api.get("DaemonSet", &path).await {
@@ -122,7 +124,8 @@ impl Orchestrator {
         }
     }
 
-    /// The addresses at which a load balancer serves a service. `uid` keeps a later service of the same name from them.
+    /// Sets the load balancer addresses of a service. `uid` makes the patch fail for a later service of the
+    /// same name.
     pub async fn set_ingress(
         &self,
         namespace: &str,
@@ -156,7 +159,7 @@ impl Rollout {
     fn of(daemon_set: &Json) -> Rollout {
         let number = |pointer: &str| daemon_set.pointer(pointer).and_then(Json::as_u64).unwrap_or_default();
         let wanted = number("/status/desiredNumberScheduled");
-        // What a controller has not looked at yet says nothing of the present description.
+        // A status from before the last change of the spec does not describe the current version.
         let seen = number("/status/observedGeneration") >= number("/metadata/generation");
         let running = number("/status/updatedNumberScheduled").min(number("/status/numberAvailable"));
         Rollout { wanted, is_complete: seen && running >= wanted }
@@ -183,7 +186,7 @@ fn lease_id(namespace: &str, name: &str) -> String {
     format!("Lease({namespace}/{name})")
 }
 
-/// Whether a write came too late: somebody else has written the object, or made it.
+/// Returns whether a write failed because another client has changed or created the object.
 pub fn is_too_late(error: &Error) -> bool {
     matches!(error, Error::Conflict { .. } | Error::AlreadyExists { .. })
 }

@@ -1,5 +1,6 @@
-//! What a migration of the datastore from crd.projectcalico.org/v1 to projectcalico.org/v3 asks of Kubernetes: the object that stands for
-//! it, who serves a group, which definitions there are, and which group nodes use.
+//! Requests of the datastore migration from crd.projectcalico.org/v1 to projectcalico.org/v3: the
+//! DatastoreMigration object, the APIService of the group, the custom resource definitions, and the API group
+//! that nodes use.
 
 use super::Orchestrator;
 use crate::backend::kubernetes::failure::Failure;
@@ -9,13 +10,13 @@ use serde_json::{Value as Json, json};
 const MIGRATIONS: &str = "/apis/migration.projectcalico.org/v1/datastoremigrations";
 const NAME: &str = "v1-to-v3";
 const FINALIZER: &str = "migration.projectcalico.org/v1-crd-cleanup";
-/// Where the registration of the API server is kept while the group is served without it.
+/// Annotation that stores the APIService of the aggregated API server while Kubernetes serves the group itself.
 const SAVED: &str = "migration.projectcalico.org/saved-apiservice";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const API_SERVICE: &str = "v3.projectcalico.org";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GROUP_VARIABLE: &str = "CALICO_API_GROUP";
-/// Programs that follow the datastore, Calico's names and ours, and where they are looked for.
+/// Programs that use the datastore, under Calico's names and Tortie's: kind, resource and name.
 const FOLLOWERS: [(&str, &str, &str); 3] = [
     ("DaemonSet", "daemonsets", "calico-node"),
     ("DaemonSet", "daemonsets", "tortie-node"),
@@ -30,7 +31,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Empty at first.
+    /// Returns the phase; empty at first.
     pub fn phase(&self) -> &str {
         text(&self.object, "/status/phase")
     }
@@ -57,7 +58,7 @@ impl Migration {
     }
 }
 
-/// A custom resource definition.
+/// A CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
     pub name: String,
@@ -65,18 +66,19 @@ pub struct Definition {
     uid: String,
 }
 
-/// A program that follows the datastore.
+/// A program that uses the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Follower {
     pub name: String,
-    /// The group it is told to use, if it is told.
+    /// API group that it is configured to use; empty if not configured.
     pub group: String,
-    /// Whether all of its pods are as they are to be.
+    /// Whether all of its pods are updated and ready.
     pub rolled_out: bool,
 }
 
 impl Orchestrator {
-    /// `None` if nobody has asked for one, or could: without the rules that go with it we are not even told that there is none.
+    /// Returns the migration; `None` if there is none. Also `None` if access is forbidden, since the RBAC rules
+    /// are installed together with the definition.
     pub async fn migration(&self) -> Result<Option<Migration>> {
         match self.api.get("DatastoreMigration", &format!("{MIGRATIONS}/{NAME}")).await {
             Ok(object) => Ok(Some(Migration { object })),
@@ -86,7 +88,7 @@ impl Orchestrator {
         }
     }
 
-    /// Keeps the object until the migration is done with it, or lets it go.
+    /// Adds or removes the finalizer that keeps the object until the migration has finished.
     pub async fn hold_migration(&self, migration: &Migration, held: bool) -> Result<Migration> {
         let mut names: Vec<&str> = migration.finalizers().filter(|name| *name != FINALIZER).collect();
         if held {
@@ -111,18 +113,19 @@ impl Orchestrator {
     async fn put_migration(&self, object: &Json, part: &str) -> Result<Migration> {
         match self.api.put(&format!("{MIGRATIONS}/{NAME}{part}"), object).await {
             Ok(object) => Ok(Migration { object }),
-            // Nothing held it any more, so it is gone.
+            // The last finalizer was removed, so the object is gone.
             Err(Failure::Missing(_)) if part.is_empty() => Ok(Migration { object: object.clone() }),
             Err(failure) => Err(failure.about(id())),
         }
     }
 
-    /// Has Kubernetes serve projectcalico.org/v3 itself. Who served it before is written into the migration first.
+    /// Makes Kubernetes serve projectcalico.org/v3 itself, after saving the previous APIService in the
+    /// migration.
     pub async fn withdraw_api_server(&self, migration: &Migration) -> Result<Migration> {
         let path = format!("{API_SERVICES}/{API_SERVICE}");
         let registration = match self.api.get("APIService", &path).await {
             Ok(object) if object.pointer("/spec/service").is_some_and(Json::is_object) => object,
-            // Kubernetes does so already.
+            // Kubernetes serves the group already.
             Ok(_) | Err(Failure::Missing(_)) => return Ok(migration.clone()),
             Err(failure) => return Err(failure.about(api_service_id())),
         };
@@ -138,7 +141,7 @@ impl Orchestrator {
         }
     }
 
-    /// Has the group served by whom it was served before.
+    /// Restores the saved APIService.
     pub async fn restore_api_server(&self, migration: &Migration) -> Result<()> {
         let annotations = migration.object.pointer("/metadata/annotations").and_then(Json::as_object);
         let Some(saved) = annotations.and_then(|all| all.get(SAVED)).and_then(Json::as_str) else {
@@ -158,7 +161,7 @@ impl Orchestrator {
         }
         let path = format!("{API_SERVICES}/{API_SERVICE}");
         let written = match self.api.get("APIService", &path).await {
-            // The one that Kubernetes has made for its own definitions.
+            // The APIService that Kubernetes created for its own definitions.
             Ok(own) => {
                 object["metadata"]["resourceVersion"] = text(&own, "/metadata/resourceVersion").into();
                 self.api.put(&path, &object).await
@@ -169,7 +172,7 @@ impl Orchestrator {
         written.map(drop).map_err(|failure| failure.about(api_service_id()))
     }
 
-    /// Those of an API group.
+    /// Returns the definitions of an API group.
     pub async fn definitions(&self, group: &str) -> Result<Vec<Definition>> {
         let all: Vec<Json> = self
             .api
@@ -190,7 +193,7 @@ impl Orchestrator {
             .collect())
     }
 
-    /// With all objects of its kind.
+    /// Deletes a definition and with it all objects of its kind.
     pub async fn remove_definition(&self, definition: &Definition) -> Result<()> {
         let path = format!("{DEFINITIONS}/{}", definition.name);
         match self.api.delete(&path, &definition.uid, None).await {
@@ -199,7 +202,7 @@ impl Orchestrator {
         }
     }
 
-    /// The programs that follow the datastore, and what they use.
+    /// Returns the programs that use the datastore and their API groups.
     pub async fn followers(&self) -> Result<Vec<Follower>> {
         let mut found = Vec::new();
         for namespace in NAMESPACES {

@@ -1,4 +1,5 @@
-//! The APIService by which the API server finds a server behind it, and whom it believes there.
+//! The APIService through which kube-apiserver finds an aggregated API server, and the CAs that it trusts
+//! there.
 
 use super::Orchestrator;
 use crate::Result;
@@ -14,12 +15,12 @@ pub struct ApiRegistration {
 }
 
 impl ApiRegistration {
-    /// Whether there is a service behind it; otherwise Kubernetes serves the group itself.
+    /// Returns whether an aggregated API server serves the group; otherwise Kubernetes serves it itself.
     pub fn is_served_by_others(&self) -> bool {
         self.object.pointer("/spec/service").is_some_and(Json::is_object)
     }
 
-    /// The authorities that are believed, in PEM; empty if everybody is, or nobody.
+    /// Returns the trusted CAs in PEM; empty if verification is disabled or no CA is set.
     pub fn believed(&self) -> String {
         let bundle = self.object.pointer("/spec/caBundle").and_then(Json::as_str).unwrap_or_default();
         let text = BASE64.decode(bundle.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -36,7 +37,7 @@ impl Orchestrator {
         }
     }
 
-    /// Has these authorities believed and no others; a conflict if the object has changed since it was read.
+    /// Replaces the trusted CAs. Fails with a conflict if the object has changed since it was read.
     pub async fn set_registration_authorities(
         &self,
         registration: &ApiRegistration,

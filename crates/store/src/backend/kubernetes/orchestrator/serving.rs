@@ -1,5 +1,5 @@
-//! What a server that Kubernetes asks keeps in Kubernetes: its certificates in a Secret, and in the configurations of webhooks whom
-//! to believe.
+//! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in
+//! the configurations of webhooks.
 
 use super::{MERGE_PATCH, Orchestrator};
 use crate::Result;
@@ -13,18 +13,18 @@ const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwe
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret {
     pub data: BTreeMap<String, String>,
-    /// The version this was read at; empty for one that is not there yet.
+    /// Resource version at which the secret was read; empty if it does not exist yet.
     pub version: String,
 }
 
-/// A ValidatingWebhookConfiguration, as far as it says whom to believe.
+/// A ValidatingWebhookConfiguration, of which only the CA bundles are used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WebhookConfiguration {
     object: Json,
 }
 
 impl WebhookConfiguration {
-    /// Whom all of its webhooks believe, in PEM; empty if they do not agree.
+    /// Returns the CA bundle of the webhooks in PEM; empty if they have different bundles.
     pub fn believed(&self) -> String {
         let mut bundles = self.clients().map(|client| client.get("caBundle").and_then(Json::as_str));
         let first = bundles.next().flatten().unwrap_or_default();
@@ -42,7 +42,7 @@ impl WebhookConfiguration {
 }
 
 impl Orchestrator {
-    /// One without data if there is none.
+    /// Returns a secret; one without data if it does not exist.
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Secret> {
         let id = || format!("Secret({namespace}/{name})");
         let object =
@@ -61,7 +61,7 @@ impl Orchestrator {
         };
         for (key, value) in object.get("data").and_then(Json::as_object).into_iter().flatten() {
             let bytes = BASE64.decode(value.as_str().unwrap_or_default().as_bytes());
-            // What is not text is nothing of ours.
+            // Tortie writes only text; ignore values that are not UTF-8.
             if let Some(text) = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()) {
                 secret.data.insert(key.clone(), text);
             }
@@ -69,7 +69,8 @@ impl Orchestrator {
         Ok(secret)
     }
 
-    /// Creates it, or replaces the version that it was read at; a conflict if somebody else was quicker.
+    /// Creates the secret, or replaces the version that was read. Fails with a conflict if another client was
+    /// faster.
     pub async fn write_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
         let data: BTreeMap<&String, String> =
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
@@ -86,8 +87,8 @@ impl Orchestrator {
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
     }
 
-    /// Sets the data of one that exists, at the version that it was read at, and leaves its metadata alone. Needs no right to create
-    /// Secrets, which in kube-system is the right to make bootstrap tokens.
+    /// Sets the data of an existing secret at the version that was read, and keeps its metadata. Does not need
+    /// the right to create secrets, which in kube-system includes the right to create bootstrap tokens.
     pub async fn fill_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
         let data: BTreeMap<&String, String> =
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
@@ -105,7 +106,8 @@ impl Orchestrator {
         }
     }
 
-    /// Has all webhooks of a configuration believe these authorities; a conflict if it has changed since it was read.
+    /// Sets the CA bundle of all webhooks of a configuration. Fails with a conflict if it has changed since it
+    /// was read.
     pub async fn set_believed(&self, configuration: &WebhookConfiguration, authorities: &str) -> Result<()> {
         let mut object = configuration.object.clone();
         let bundle = BASE64.encode(authorities.as_bytes());
@@ -122,7 +124,7 @@ fn configuration_id(name: &str) -> String {
     format!("ValidatingWebhookConfiguration({name})")
 }
 
-/// Never shows what is secret.
+/// Omits the data.
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Secret").field("version", &self.version).finish_non_exhaustive()
