@@ -50,10 +50,7 @@ pub fn pool(resource: &Resource) -> Option<Pool> {
     let Resource::IPPool(object) = resource else { return None };
     let pool = Pool::of(object);
     if pool.is_none() {
-        tracing::warn!(
-            pool = resource.metadata().name,
-            "ignoring a pool with an invalid CIDR or block size"
-        );
+        tracing::warn!(pool = resource.metadata().name, "ignoring a pool with an invalid CIDR or block size");
     }
     pool
 }
@@ -77,7 +74,11 @@ pub fn reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Re
                 Some(net) => nets.push(net.trunc()),
                 None if text.is_empty() => {}
                 None => {
-                    tracing::warn!(reservation = resource.metadata().name, text, "ignoring a reserved range that is not a CIDR")
+                    tracing::warn!(
+                        reservation = resource.metadata().name,
+                        text,
+                        "ignoring a reserved range that is not a CIDR"
+                    )
                 }
             }
         }

@@ -143,7 +143,7 @@ impl Records {
         }))
     }
 
-    /// Returns the stored configuration; `None` if there is none. Defaults are up to the caller.
+    /// Returns the stored configuration, or `None`. The caller applies the defaults.
     pub async fn config(&self) -> Result<Option<IpamConfig>> {
         Ok(self.get(&Key::IpamConfig).await?.and_then(|found| match found.value {
             Value::IpamConfig(config) => Some(config),

@@ -1,4 +1,4 @@
-//! Typed get, list, create, update, apply, delete and watch over keys, whatever the backend.
+//! Typed get, list, create, update, apply, delete and watch over keys, independent of the backend.
 
 use crate::backend::{Backend, ConnectPatience, Limits, etcd};
 use crate::page::{Continuation, Page};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tortie_model::{Key, KeyRange, ValidationError, Value};
 
-/// A value as it stands in the store.
+/// A stored value with its key and revision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub key: Key,
@@ -17,17 +17,18 @@ pub struct Entry {
     pub revision: Revision,
 }
 
-/// The entries of a range, or a page of them, at one revision. Values that cannot be read are set aside, never fatal.
+/// The entries of a range, or a page of them, at one revision. Unreadable values are reported separately and
+/// are not fatal.
 #[derive(Debug)]
 pub struct Listing {
     pub entries: Vec<Entry>,
     pub unreadable: Vec<Error>,
     pub revision: Revision,
-    /// Where the next page begins; `None` at the end of the list.
+    /// Start of the next page; `None` at the end of the list.
     pub next: Option<Continuation>,
 }
 
-/// One step of a transaction; all happen or none does.
+/// A change in a transaction; all changes are applied or none.
 #[derive(Clone, Debug)]
 pub enum Change {
     Create {
@@ -43,16 +44,16 @@ pub enum Change {
         key: Key,
         revision: Revision,
     },
-    /// Changes nothing, but the rest only happens if this entry still stands as it was read.
+    /// Changes nothing, but makes the transaction fail if the entry is not at this revision any more.
     Keep {
         key: Key,
         revision: Revision,
     },
 }
 
-/// What a watch reports to its consumer: a snapshot, then every later change once.
+/// Event of a watch: a snapshot, then each later change once.
 #[derive(Debug)]
-// Nearly every event is a put: boxing it would cost an allocation each to make the rare ones smaller.
+// Nearly every event is a put: boxing it would cost an allocation each to make the rare variants smaller.
 #[allow(clippy::large_enum_variant)]
 pub enum Event {
     Put(Entry),
@@ -62,33 +63,33 @@ pub enum Event {
     },
     /// The snapshot is complete up to this revision. Reported once.
     InSync(Revision),
-    /// An entry was written with a value that cannot be read; the watch goes on.
+    /// An entry was written with an unreadable value; the watch continues.
     Unreadable {
         key: Key,
         revision: Revision,
         error: Error,
     },
-    /// Only for a watch that was asked for it: everything up to this revision has been reported.
+    /// Only for watches with progress: all changes up to this revision have been reported.
     Reached(Revision),
-    /// Only for a watch from a revision the store no longer knows: forget what you know, a snapshot follows.
+    /// Only for watches from a revision that the store no longer has: discard the state, a snapshot follows.
     Reset,
 }
 
-/// Cheap to clone; all clones share the connections.
+/// Client of a datastore. Cheap to clone; all clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     backend: Backend,
-    /// Notified when a watch reaches the store again: the others need not wait for the end of their pause.
+    /// Notified when a watch reaches the store again, so that the other watches retry immediately.
     recovered: Arc<Notify>,
 }
 
-/// Writes several entries at once. Only some backends can.
+/// Access to transactions over several entries, which only some backends have.
 #[derive(Clone, Copy, Debug)]
 pub struct Transactions<'a>(&'a etcd::Etcd);
 
 impl Client {
-    /// Checks the configuration. On the Kubernetes API, finds the API group in use and fails after some seconds if it
-    /// cannot; other connections are opened when first needed.
+    /// Checks the configuration and creates a client. With the Kubernetes API, discovers the API group and
+    /// fails after a few seconds if that is impossible. All other connections are opened on first use.
     pub async fn connect(config: &Config) -> Result<Client> {
         Client::connect_with(config, Limits::from_environment()).await
     }
@@ -97,8 +98,8 @@ impl Client {
         Client::with_patience(config, limits, ConnectPatience::Command).await
     }
 
-    /// The same for a daemon, which waits until the API group is known; each cause of the wait is reported once. Only an
-    /// error of the configuration is returned.
+    /// Like `connect`, but for daemons: waits until the API group is known and reports each cause of the delay
+    /// once. Returns only configuration errors.
     pub async fn connect_waiting(config: &Config, mut report: impl FnMut(&Error) + Send) -> Result<Client> {
         let patience = ConnectPatience::Daemon(&mut report);
         Client::with_patience(config, Limits::from_environment(), patience).await
@@ -116,8 +117,9 @@ impl Client {
         }
     }
 
-    /// Returns the entry, or `None` only if the store itself reports that it does not exist. An API server that does not serve
-    /// the kind, an answer that is about something else and a value that cannot be read are errors: no proof of absence.
+    /// Returns the entry, or `None` only if the store itself reports that it does not exist. If the API server
+    /// does not serve the kind, the response is about something else or the value is unreadable, absence is not
+    /// proven and an error is returned.
     pub async fn look_up(&self, key: &Key) -> Result<Option<Entry>> {
         match &self.backend {
             Backend::Etcd(etcd) => match etcd.get(key).await {
@@ -128,7 +130,7 @@ impl Client {
         }
     }
 
-    /// The whole range.
+    /// Returns all entries of a range.
     pub async fn list(&self, range: &KeyRange) -> Result<Listing> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.list(range).await,
@@ -136,7 +138,7 @@ impl Client {
         }
     }
 
-    /// One page of the range; [`Listing::next`] leads to the one after it.
+    /// Returns one page of the range; [`Listing::next`] is the start of the next one.
     pub async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.list_page(range, page).await,
@@ -144,7 +146,7 @@ impl Client {
         }
     }
 
-    /// The keys of a range without their values.
+    /// Returns the keys of a range without their values.
     pub async fn list_keys(&self, range: &KeyRange) -> Result<Vec<Key>> {
         match &self.backend {
             Backend::Etcd(etcd) => etcd.list_keys(range).await,
@@ -160,7 +162,7 @@ impl Client {
         }
     }
 
-    /// Only if the entry still stands at the revision.
+    /// Updates an entry if it is still at the revision.
     pub async fn update(&self, key: &Key, value: &Value, revision: &Revision) -> Result<Entry> {
         complete(key)?;
         match &self.backend {
@@ -169,7 +171,7 @@ impl Client {
         }
     }
 
-    /// Writes whatever stands there now; with a time to live the entry goes away by itself.
+    /// Writes an entry unconditionally. With a time to live, the entry expires.
     pub async fn apply(&self, key: &Key, value: &Value, ttl: Option<Duration>) -> Result<Entry> {
         complete(key)?;
         match &self.backend {
@@ -178,7 +180,7 @@ impl Client {
         }
     }
 
-    /// Returns what was deleted; with a revision, only if the entry still stands at it.
+    /// Deletes an entry and returns it. With a revision, deletes it only if it is still at that revision.
     pub async fn delete(&self, key: &Key, revision: Option<&Revision>) -> Result<Entry> {
         complete(key)?;
         match &self.backend {
@@ -187,12 +189,14 @@ impl Client {
         }
     }
 
-    /// Whether this is the Kubernetes API, where nodes, pods, namespaces and services are somebody else's.
+    /// Returns whether the backend is the Kubernetes API, where nodes, pods, namespaces and services belong to
+    /// Kubernetes.
     pub fn is_kubernetes(&self) -> bool {
         matches!(self.backend, Backend::Kubernetes(_))
     }
 
-    /// Whether what people write is stored as they write it, so that nobody checks an object against others.
+    /// Returns whether projectcalico.org/v3 objects are stored directly as users write them, so that no server
+    /// validates an object against others.
     pub fn stores_v3_as_written(&self) -> bool {
         match &self.backend {
             Backend::Etcd(_) => false,
@@ -200,12 +204,13 @@ impl Client {
         }
     }
 
-    /// Whether nodes can say there how they and their endpoints are: it takes entries that go away by themselves.
+    /// Returns whether nodes can store the status of themselves and of their endpoints, which needs entries
+    /// that expire.
     pub fn keeps_statuses(&self) -> bool {
         !self.is_kubernetes()
     }
 
-    /// Transactions over several keys, where the backend has them.
+    /// Returns access to transactions over several keys, if the backend has them.
     pub fn transactions(&self) -> Option<Transactions<'_>> {
         match &self.backend {
             Backend::Etcd(etcd) => Some(Transactions(etcd)),
@@ -213,7 +218,7 @@ impl Client {
         }
     }
 
-    /// Has the backend forget its history; `None` where that is somebody else's work.
+    /// Returns a compactor of the backend's history; `None` if compaction is not up to the client.
     pub fn compactor(&self) -> Option<etcd::Compactor> {
         match &self.backend {
             Backend::Etcd(etcd) => Some(etcd::Compactor::new(etcd.clone())),
@@ -221,7 +226,7 @@ impl Client {
         }
     }
 
-    /// [`Transactions::commit`], or an error on a backend without transactions.
+    /// Commits a transaction ([`Transactions::commit`]); fails on a backend without transactions.
     pub async fn transact(&self, changes: &[Change]) -> Result<Revision> {
         match self.transactions() {
             Some(transactions) => transactions.commit(changes).await,
@@ -233,12 +238,12 @@ impl Client {
         }
     }
 
-    /// From the present state (snapshot first), or from just after a revision already seen.
+    /// Watches a range: from the current state, with a snapshot first, or after a given revision.
     pub fn watch(&self, range: KeyRange, after: Option<Revision>) -> Watch {
         self.start_watch(range, after, Progress::Silent)
     }
 
-    /// From the present state; it also says up to where everything has been reported ([`Event::Reached`]).
+    /// Watches a range from the current state and also reports progress ([`Event::Reached`]).
     pub fn watch_with_progress(&self, range: KeyRange) -> Watch {
         self.start_watch(range, None, Progress::Reported)
     }
@@ -257,11 +262,11 @@ impl Client {
         }
     }
 
-    /// The revision in the text of a resourceVersion, if it can be one of this backend's.
+    /// Parses a resourceVersion, if it is valid for this backend.
     pub fn revision(&self, text: &str) -> Result<Revision> {
         match &self.backend {
             Backend::Etcd(_) => etcd::revision(text),
-            // Opaque: the server judges it.
+            // Opaque: kube-apiserver validates it.
             Backend::Kubernetes(_) => text.parse().map_err(|_| {
                 Error::Validation(ValidationError::one("ResourceVersion", text, "must not be empty"))
             }),
@@ -270,7 +275,7 @@ impl Client {
 }
 
 impl Transactions<'_> {
-    /// All changes or none; the revision they happened at.
+    /// Applies all changes or none. Returns the revision of the transaction.
     pub async fn commit(&self, changes: &[Change]) -> Result<Revision> {
         for change in changes {
             complete(change.key())?;
@@ -278,7 +283,7 @@ impl Transactions<'_> {
         self.0.commit(changes).await
     }
 
-    /// [`Transactions::commit`], where it is no error that another writer was faster.
+    /// Like [`Transactions::commit`], but a lost race is an outcome instead of an error.
     pub(crate) async fn carry_out(&self, changes: &[Change]) -> Result<Outcome> {
         for change in changes {
             complete(change.key())?;
@@ -299,7 +304,7 @@ impl Change {
 }
 
 impl Entry {
-    /// Resources carry their revision.
+    /// Creates an entry. Resources also contain the revision, as their resourceVersion.
     pub(crate) fn new(key: Key, mut value: Value, revision: Revision) -> Entry {
         if let Value::Resource(resource) = &mut value {
             resource.metadata_mut().resource_version = revision.to_string();
@@ -308,7 +313,7 @@ impl Entry {
     }
 }
 
-/// A key with a part missing would name something else.
+/// Checks that no part of a key is missing: an incomplete key would name something else.
 fn complete(key: &Key) -> Result<()> {
     if let Key::Resource { kind, namespace, name } = key {
         if name.is_empty() {

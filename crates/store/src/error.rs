@@ -1,4 +1,4 @@
-//! What can go wrong between us and the store, in the words the reference uses.
+//! Errors of the store, with Calico's wording.
 
 use crate::backend::ResponseError;
 use std::time::Duration;
@@ -22,16 +22,17 @@ pub enum Error {
     InsufficientIdentifiers(String),
     #[error("failed to parse value for key={key}; value={value}: {reason}")]
     Parse { key: String, value: String, reason: String },
-    /// The store no longer knows the moment that was asked for.
+    /// The requested revision is no longer available.
     #[error("{0} is too old for the datastore: list again from the beginning")]
     Expired(String),
-    /// The endpoint is down, slow, or answers what we cannot understand; says which and what to look at.
+    /// The endpoint is down, slow, or sends an invalid response. The text names the cause and the settings to
+    /// check.
     #[error("{0}")]
     Datastore(String),
-    /// The endpoint answered with something else than what was requested.
+    /// The endpoint's response does not match the request.
     #[error(transparent)]
     Response(#[from] ResponseError),
-    /// The endpoint answers, but a large share of what was known is missing without having been deleted.
+    /// The endpoint responds, but a large share of the known objects is missing without having been deleted.
     #[error(
         "{missing} of {known} objects of {range} are missing from the datastore and were not deleted one by one: they stay in \
          force until all lists of {} s agree; check that the datastore is the right one and complete",
@@ -43,12 +44,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The datastore cannot be used at present; the same request may succeed later.
+    /// Returns whether the datastore is unusable at present; the same request may succeed later.
     pub const fn is_outage(&self) -> bool {
         matches!(self, Error::Datastore(_) | Error::Response(_) | Error::Absence { .. })
     }
 
-    /// Somebody else was quicker to make, change or delete what was about to be written: it is worth another look.
+    /// Returns whether another client created, changed or deleted the entry first; the caller may read it again
+    /// and retry.
     pub const fn is_lost_race(&self) -> bool {
         matches!(self, Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. })
     }

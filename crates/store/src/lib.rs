@@ -1,7 +1,7 @@
-//! The store: one typed, versioned client over the backends.
+//! The datastore client: one typed, versioned interface to all backends.
 //!
-//! `client` moves keys and values over a [`backend`]; `resources` adds what projectcalico.org/v3 promises about each
-//! kind on top of it.
+//! `client` reads and writes keys and values through a [`backend`]; `resources` adds the semantics of
+//! projectcalico.org/v3 for each kind.
 
 pub mod backend;
 pub mod client;

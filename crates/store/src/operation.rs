@@ -1,23 +1,23 @@
-//! A change that concerns several entries, as ordered steps of which each is safe alone.
+//! A change of several entries as ordered steps, each of which is safe on its own.
 //!
-//! A store with transactions takes them folded into one; any other carries them out one by one, each a compare-and-swap.
-//! Whoever stops halfway, wherever, must leave something that the next operation on the same entries puts right: that is
-//! what the order of the steps is for.
+//! A store with transactions applies the steps folded into one transaction; any other store executes them one
+//! by one, each as a compare-and-swap. A process that stops at any step must leave a state that the next
+//! operation on the same entries repairs: this determines the order of the steps.
 //!
 //! ```text
-//! prepare   announce what is about to happen; undone if the commit is refused
-//! commit    the write that decides
-//! finish    tidy up; whatever is left here is harmless
+//! prepare   announce the change; undone if the commit is refused
+//! commit    the decisive write
+//! finish    clean up; anything left undone is harmless
 //! ```
 
 use crate::{Change, Client, Entry, Error, Result, Revision};
 use tortie_model::{Key, Value};
 
-/// What a step expects to find.
+/// Expected state of the entry that a step changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     At(Revision),
-    /// What an earlier step of the same operation wrote.
+    /// The version that an earlier step of the same operation wrote.
     Written,
 }
 
@@ -28,7 +28,7 @@ pub enum Step {
     Delete { key: Key, expected: Expected },
 }
 
-/// A step and its reverse.
+/// A step and the step that undoes it.
 #[derive(Clone, Debug)]
 pub struct Reversible {
     step: Step,
@@ -37,21 +37,21 @@ pub struct Reversible {
 
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
-    /// Entries that must stand as they were read. Only a transaction can promise that, so nothing may depend on it but
-    /// speed: a wrong memory is noticed before anything is written.
+    /// Entries that must be unchanged. Only a transaction guarantees this, so correctness must not depend on
+    /// it: the checks only detect a stale cache before anything is written.
     pub checks: Vec<(Key, Revision)>,
     pub prepare: Vec<Reversible>,
-    /// More than one only if each is as good alone: without transactions a later one may be refused after an earlier one
-    /// was written.
+    /// With more than one step, each must be safe alone: without transactions a later one may be refused after
+    /// an earlier one was written.
     pub commit: Vec<Step>,
     pub finish: Vec<Step>,
 }
 
-/// What became of an operation.
+/// Result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Done(Written),
-    /// Another writer was faster.
+    /// Another client was faster.
     Refused(Refusal),
 }
 
@@ -59,22 +59,22 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     pub key: Key,
-    /// The entry as it is now, where the store says so along with the refusal; otherwise it has to be read.
+    /// The current entry, if the store returned it with the refusal; otherwise it has to be read.
     pub current: Option<Box<Entry>>,
 }
 
-/// Where the entries of an operation stand after it.
+/// Revisions of the entries after an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Written {
     Together(Revision),
     Each {
         revisions: Vec<(Key, Revision)>,
-        /// Entries of the last part that another writer has changed meanwhile.
+        /// Entries of the `finish` steps that another client has changed in between.
         unfinished: Vec<Key>,
     },
 }
 
-/// One write of one entry, which happens only if the entry is as expected: what every backend can do.
+/// A conditional write of one entry, which every backend supports.
 pub trait CompareAndSwap {
     fn write(&self, change: &Change) -> impl Future<Output = Result<Revision>> + Send;
 }
@@ -86,7 +86,7 @@ impl Step {
         }
     }
 
-    /// The step as it is; `None` if it builds on an entry that no earlier step wrote.
+    /// Converts the step; `None` if it depends on an entry that no earlier step wrote.
     fn into_change(self) -> Option<Change> {
         match self {
             Step::Create { key, value } => Some(Change::Create { key, value }),
@@ -99,7 +99,7 @@ impl Step {
         }
     }
 
-    /// The step with its revision filled in; `None` if the entry it builds on was not written.
+    /// Converts the step with its revision filled in; `None` if the entry that it depends on was not written.
     fn change(&self, revision_of: impl Fn(&Key) -> Option<Revision>) -> Option<Change> {
         let find = |key: &Key, expected: &Expected| match expected {
             Expected::At(revision) => Some(revision.clone()),
@@ -131,19 +131,19 @@ impl Reversible {
 }
 
 impl Operation {
-    /// A single write.
+    /// Creates an operation with a single write.
     pub fn one(step: Step) -> Operation {
         Operation { commit: vec![step], ..Operation::default() }
     }
 
-    /// The changes of one transaction: each entry is written once, with its last value, if it stands as its first step
-    /// expects.
+    /// Returns the changes of one transaction: each entry is written once, with its last value, conditional on
+    /// the state that its first step expects.
     pub fn fold(self) -> Vec<Change> {
         let Operation { checks, prepare, commit, finish } = self;
         let mut changes: Vec<Change> = Vec::new();
         for step in prepare.into_iter().map(|reversible| reversible.step).chain(commit).chain(finish) {
             match changes.iter().position(|change| change.key() == step.key()) {
-                // An entry that this operation itself created or read: only the value changes.
+                // This operation itself created or read the entry: only the value changes.
                 Some(index) => {
                     let earlier = changes.remove(index);
                     if let Some(change) = merge(earlier, step) {
@@ -162,7 +162,7 @@ impl Operation {
     }
 }
 
-/// Two steps on one entry as one change; `None` if they cancel each other.
+/// Merges a further step on the same entry into a change; `None` if they cancel out.
 fn merge(first: Change, then: Step) -> Option<Change> {
     Some(match (first, then) {
         (Change::Create { key, .. }, Step::Update { value, .. } | Step::Create { value, .. }) => {
@@ -191,7 +191,7 @@ impl From<Key> for Refusal {
 }
 
 impl Written {
-    /// The revision an entry stands at, if the operation wrote it.
+    /// Returns the revision of an entry that the operation wrote.
     pub fn revision(&self, key: &Key) -> Option<Revision> {
         match self {
             Written::Together(revision) => Some(revision.clone()),
@@ -211,7 +211,7 @@ impl Written {
     }
 }
 
-/// Carries out an operation step by step.
+/// Executes an operation step by step.
 pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> Result<Outcome> {
     let mut revisions: Vec<(Key, Revision)> = Vec::new();
     for (done, Reversible { step, .. }) in operation.prepare.iter().enumerate() {
@@ -238,7 +238,7 @@ pub async fn one_by_one(store: &impl CompareAndSwap, operation: &Operation) -> R
     Ok(Outcome::Done(Written::Each { revisions, unfinished }))
 }
 
-/// Backwards; an entry that somebody has changed since is theirs now.
+/// Undoes steps in reverse order. Entries that another client has changed since are left alone.
 async fn undo(
     store: &impl CompareAndSwap,
     prepared: &[Reversible],
@@ -250,7 +250,7 @@ async fn undo(
     Ok(())
 }
 
-/// The key, if the entry was not as expected.
+/// Executes a step. Returns its key if the entry was not as expected.
 async fn attempt(
     store: &impl CompareAndSwap,
     step: &Step,
@@ -270,7 +270,7 @@ async fn attempt(
     }
 }
 
-/// Whether the entry was not as expected.
+/// Returns whether the error means that the entry was not as expected.
 fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::AlreadyExists { .. } | Error::DoesNotExist { .. } | Error::Conflict { .. })
 }
@@ -290,7 +290,7 @@ impl CompareAndSwap for Client {
 }
 
 impl Client {
-    /// Carries out an operation, in one transaction where the store has them.
+    /// Executes an operation, in one transaction if the store supports it.
     pub async fn carry_out(&self, operation: Operation) -> Result<Outcome> {
         let Some(transactions) = self.transactions() else { return one_by_one(self, &operation).await };
         transactions.carry_out(&operation.fold()).await

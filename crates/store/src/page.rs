@@ -1,27 +1,27 @@
-//! Lists in pages: how many entries, where to go on, and which of them.
+//! Paged lists: limit, continuation and label selector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
 use tortie_model::Value;
 
-/// A part of a list.
+/// Parameters of one page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// At most this many entries, counted after the selection.
+    /// Maximum number of entries, counted after the selection.
     pub limit: NonZeroUsize,
-    /// Where the page before ended; `None` for the first.
+    /// Continuation of the previous page; `None` for the first.
     pub after: Option<Continuation>,
     pub labels: LabelSelector,
 }
 
-/// Where a page ended: a text that means something only to the backend that wrote it. All pages of a list show the
-/// same moment.
+/// End of a page, in a form that only the backend interprets. All pages of a list are read at the same
+/// revision; with the Kubernetes API this holds for each collection of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continuation(pub String);
 
-/// Which entries of a list are wanted, in the terms of Kubernetes' label selectors. The empty one selects everything;
-/// otherwise all requirements must hold. Entries without labels (IPAM records, statuses) count as having none.
+/// A Kubernetes label selector. An empty one selects everything; otherwise all requirements must hold. Entries
+/// without labels, such as IPAM records and statuses, count as having an empty set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector(pub Vec<Requirement>);
 
@@ -31,7 +31,7 @@ pub enum Requirement {
         key: String,
         values: BTreeSet<String>,
     },
-    /// Holds, too, where there is no such label.
+    /// Also holds if the label is absent.
     NotIn {
         key: String,
         values: BTreeSet<String>,
@@ -59,7 +59,7 @@ impl LabelSelector {
         self.0.is_empty()
     }
 
-    /// Whether an entry with this value is wanted.
+    /// Returns whether an entry with this value is selected.
     pub(crate) fn selects(&self, value: &Value) -> bool {
         match value {
             _ if self.is_empty() => true,
@@ -78,7 +78,7 @@ impl LabelSelector {
     }
 }
 
-/// As Kubernetes' API takes it.
+/// Formats the selector in the syntax of the Kubernetes API.
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |values: &BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(",");

@@ -1,15 +1,16 @@
-//! Text of others as it is shown to people. Names, labels and messages come from objects and clients that may hold escape
-//! sequences of terminals or line breaks.
+//! Escaping of untrusted text for output. Names, labels and messages of objects and clients may contain
+//! terminal escape sequences or line breaks.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Replaces control characters by `\n`, `\t` or `\u001b`, so that text stays on its line and cannot steer a terminal.
+/// Replaces control characters by `\n`, `\t` or `\u001b`, so that text stays on its line and cannot control a
+/// terminal.
 pub fn escape_controls(text: &str) -> Cow<'_, str> {
     escape_except(text, |_| false)
 }
 
-/// The same but for line breaks and tabs, for text of several lines.
+/// Like `escape_controls`, but keeps line breaks and tabs, for text of several lines.
 pub fn escape_line_controls(text: &str) -> Cow<'_, str> {
     escape_except(text, |character| matches!(character, '\n' | '\t'))
 }

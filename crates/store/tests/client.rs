@@ -1,4 +1,4 @@
-//! The client's verbs, their outcomes and their words.
+//! Operations of the client, their results and their error messages.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -115,7 +115,7 @@ async fn leases_run_out(store: Store) {
 async fn long_lists_come_in_pages(store: Store) {
     let client = store.client().await;
     let ids: Vec<String> = (0..12_000).map(|n| format!("{n:05}")).collect();
-    // As many as one transaction takes.
+    // Within the maximum number of operations of one transaction.
     for some in ids.chunks(100) {
         let create = |id: &String| Change::Create { key: handle(id), value: counting(1) };
         client.transact(&some.iter().map(create).collect::<Vec<_>>()).await.unwrap();
@@ -125,7 +125,7 @@ async fn long_lists_come_in_pages(store: Store) {
     assert!(found == ids.iter().map(|id| handle(id)).collect::<Vec<_>>(), "{} keys", found.len());
 }
 
-/// Pages show the moment of the first, whatever is written in between.
+/// All pages show the revision of the first, whatever is written in between.
 async fn a_list_is_read_page_by_page(store: Store) {
     let client = store.client().await;
     for n in 0..25 {
@@ -238,7 +238,7 @@ async fn keys_without_a_name_are_refused(store: Store) {
     assert_eq!(nowhere.to_string(), "insufficient identifiers, missing 'namespace'");
 }
 
-/// Each waits for its own turn, and forgets what was before its last one.
+/// Each compactor waits for its turn, and removes the history before its last one.
 async fn compactors_take_turns(store: Store) {
     let client = store.client().await;
     let key = handle("h");
@@ -258,7 +258,7 @@ async fn compactors_take_turns(store: Store) {
     assert_eq!(young.is_at_or_before(&forgotten), Some(true));
     assert_eq!(forgotten.is_at_or_before(&last), Some(true));
     assert_eq!(one.compact().await.unwrap(), None);
-    // What is forgotten already is nobody's failure.
+    // A revision that is already compacted is not an error.
     store.compact().await;
     assert_eq!(one.compact().await.unwrap(), None);
     write(4).await;

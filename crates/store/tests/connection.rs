@@ -1,4 +1,4 @@
-//! Servers that are down, silent, foreign, behind TLS or behind a password.
+//! Servers that are down, silent or not etcd, and connections with TLS or a password.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -30,14 +30,14 @@ async fn failure(client: &Client) -> String {
     error.to_string()
 }
 
-/// A server that does what the test says with every connection; gone on drop.
+/// A fake server with a fixed response; stopped on drop.
 struct Impostor {
     endpoint: String,
     task: JoinHandle<()>,
 }
 
 impl Impostor {
-    /// Answers whatever comes with `answer`, or never if it is empty.
+    /// Starts a server that sends `answer` to every client, or nothing if it is empty.
     async fn start(answer: &'static [u8]) -> Impostor {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -89,7 +89,7 @@ async fn an_endpoint_that_answers_garbage() {
         &b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..],
         b"SSH-2.0-OpenSSH_9.2\r\n",
         &[0xff; 200],
-        // An HTTP/2 server whose answer is nobody's: SETTINGS, then headers that do not decode.
+        // An HTTP/2 server with an invalid response: SETTINGS, then headers that cannot be decoded.
         b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x04\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff",
     ] {
         let impostor = Impostor::start(answer).await;
@@ -137,7 +137,7 @@ async fn one_of_three_endpoints_is_down() {
     let etcd = etcd();
     let dead = format!("http://127.0.0.1:{}", free_port().unwrap());
     let silent = Impostor::start(b"").await;
-    // A write goes past an endpoint it cannot connect to; a read also past one that does not answer.
+    // A write skips an endpoint that refuses the connection; a read also skips one that does not respond.
     works(&hasty(&Config::at(format!("{dead},{},{}", etcd.endpoint(), silent.endpoint))).await).await;
     let client = hasty(&Config::at(format!("{},{dead},{}", silent.endpoint, etcd.endpoint()))).await;
     within("list", client.list(&KeyRange::Handles)).await.unwrap();
@@ -169,7 +169,7 @@ struct Certificates {
 }
 
 impl Certificates {
-    /// A CA, and a certificate for 127.0.0.1 that serves both sides.
+    /// Creates a CA, and a certificate for 127.0.0.1 for both server and client.
     fn new() -> Certificates {
         use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
         let dir = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ async fn users_and_passwords() {
     };
     let (good, wrong) = (with("root", "secret"), with("root", "guess"));
 
-    // Credentials do no harm while the server does not ask for them.
+    // Credentials are accepted while authentication is disabled.
     let early = hasty(&good).await;
     works(&early).await;
 
@@ -280,7 +280,7 @@ async fn users_and_passwords() {
     let text = failure(&client(&etcd.endpoint()).await).await;
     assert!(text.starts_with("connection is unauthorized") && text.contains("ETCD_USERNAME"), "{text}");
 
-    // A restarted server has forgotten its tokens.
+    // A restarted server has lost its tokens.
     etcd.restart().unwrap();
     works(&client_with_user).await;
     let mut watch = client_with_user.watch(KeyRange::Handles, None);

@@ -1,4 +1,4 @@
-//! The Kubernetes backend against a real API server.
+//! The Kubernetes backend with a real API server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -13,7 +13,7 @@ use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Client, Config, Error, Event, Page, Resources};
 use tortie_testkit::{ApiServer, CalicoGroup};
 
-/// An API server with the definitions of our kinds in both API groups.
+/// Starts an API server with the definitions in both API groups.
 fn start() -> ApiServer {
     let server = ApiServer::start();
     CalicoGroup::BOTH.into_iter().for_each(|group| server.install(group));
@@ -118,7 +118,7 @@ async fn resources_live_and_die(client: &Client) {
     ));
 }
 
-/// A block as IPAM writes it, every field of it in use.
+/// Stores a block in which every field is used.
 async fn blocks_keep_every_field(client: &Client) {
     let block: Block = serde_json::from_value(json!({
         "cidr": "10.65.7.0/30", "affinity": "host:n1", "allocations": [0, null, 1, null], "unallocated": [1, 3],
@@ -126,7 +126,7 @@ async fn blocks_keep_every_field(client: &Client) {
             {"handle_id": "net.a", "secondary": {"node": "n1"}},
             {"handle_id": null, "secondary": {}},
         ],
-        // More than a double holds.
+        // Not representable as a double.
         "sequenceNumber": 1_789_000_000_123_456_789_u64,
         "sequenceNumberForAllocation": {"0": 1_789_000_000_123_456_788_u64, "2": 5},
         "deleted": false,
@@ -145,7 +145,7 @@ async fn blocks_keep_every_field(client: &Client) {
     assert!(client.list(&KeyRange::Blocks { ip_version: Some(4) }).await.unwrap().entries.is_empty());
 }
 
-/// Policies of a tier, validated by the schema where there is one.
+/// Creates a policy in a tier, validated by the schema if the group has one.
 async fn policies_keep_their_names(client: &Client) {
     let resources = Resources::new(client.clone());
     let tier = object(Kind::Tier, "", "sec", json!({"order": 10.0, "defaultAction": "Deny"}));
@@ -190,7 +190,7 @@ async fn watches_report_a_snapshot_then_every_change(client: &Client) {
     assert!(matches!(next(&mut watch).await, Event::Delete { key, .. } if key == handle("page-0")));
 }
 
-/// The server answers 410 to a watch and to a continuation from before what it remembers.
+/// The server responds with 410 to a watch and to a continuation from before the compacted revision.
 async fn a_forgotten_moment_means_a_new_list(server: &ApiServer, client: &Client) {
     let before = client.list(&KeyRange::Handles).await.unwrap();
     let mut watch = client.watch(KeyRange::Handles, Some(1.into()));
@@ -214,7 +214,7 @@ async fn a_forgotten_moment_means_a_new_list(server: &ApiServer, client: &Client
     assert_eq!(client.list(&KeyRange::Handles).await.unwrap().entries.len(), before.entries.len() + 1);
 }
 
-/// Not a verb is done by half: an error names it.
+/// Unsupported operations fail with an error that names them.
 async fn what_is_not_kept_is_refused(client: &Client) {
     let key = Key::FelixStatus { region: String::new(), host: "n1".into() };
     let refused = client.apply(&handle("short"), &counting(1), Some(Duration::from_secs(60))).await;
@@ -257,7 +257,7 @@ async fn kubernetes_objects_are_derived(server: &ApiServer) {
     assert!(matches!(late, Err(Error::Conflict { .. })), "{late:?}");
 }
 
-/// NetworkPolicies and the endpoints of services, as a list, one by one and as they change.
+/// NetworkPolicies and endpoint slices, read as a list, individually and through a watch.
 async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
     let client = connect(server, CalicoGroup::V3).await;
     let mut watch = client.watch(KeyRange::all(Kind::NetworkPolicy), None);
@@ -309,14 +309,14 @@ async fn policies_of_kubernetes_are_ours(server: &ApiServer) {
     assert!(listed.contains(&key), "{listed:?}");
 }
 
-/// ClusterNetworkPolicies: most clusters do without them.
+/// Uses ClusterNetworkPolicy, which most clusters do not have.
 async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
     let client = connect(server, CalicoGroup::V3).await;
     let range = KeyRange::all(Kind::GlobalNetworkPolicy);
     assert!(client.list(&range).await.unwrap().entries.is_empty());
     let key = Key::resource(Kind::GlobalNetworkPolicy, "", "kcnp.admin");
     assert!(matches!(client.get(&key).await, Err(Error::DoesNotExist { .. })));
-    // Somebody who waits for it hears of its definition, and asks for nothing meanwhile.
+    // A waiting watch follows the definition of the kind and does not poll.
     let kubeconfig = server.node_kubeconfig().display().to_string();
     let waiting = Client::connect(&Config { kubeconfig, ..config(server, CalicoGroup::V3) }).await.unwrap();
     let mut early = waiting.watch(range.clone(), None);
@@ -347,7 +347,7 @@ async fn a_kind_that_is_not_served_is_empty_until_it_is(server: &ApiServer) {
     let mut watch = client.watch(range, None);
     assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == key));
     assert!(matches!(next(&mut watch).await, Event::InSync(_)));
-    // What means nothing any more is gone.
+    // An object that becomes unknown is reported as deleted.
     let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/admin";
     server.merge(path, &json!({"spec": {"tier": "Other"}}));
     assert!(matches!(next(&mut watch).await, Event::Delete { key: gone, .. } if gone == key));

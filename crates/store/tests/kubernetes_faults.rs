@@ -1,4 +1,5 @@
-//! A Kubernetes API that answers wrongly is an outage: nothing is deleted, and everything is heard afterwards.
+//! Invalid responses of the Kubernetes API count as an outage: nothing is deleted, and all changes are
+//! delivered afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -15,7 +16,7 @@ use tortie_testkit::{ApiServer, CalicoGroup};
 const POLICIES: KeyRange =
     KeyRange::Resources { kind: Kind::GlobalNetworkPolicy, namespace: None, name_prefix: String::new() };
 
-/// The configuration of somebody who finds out the API group for himself.
+/// Returns a configuration without an API group, so that the client discovers it.
 fn config(server: &ApiServer, proxy: &FaultProxy) -> Config {
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -51,7 +52,7 @@ async fn create_policy(resources: &Resources, name: &str) {
     resources.create(object(Kind::GlobalNetworkPolicy, "", name, spec)).await.unwrap();
 }
 
-/// The key of the next event, which must be the creation of a policy.
+/// Returns the key of the next event, which must be the creation of a policy.
 async fn next_created(watch: &mut Watch, name: &str) -> Key {
     match next(watch).await {
         Event::Put(entry) if entry.key.to_string().contains(name) => entry.key,
@@ -79,7 +80,7 @@ fn faults() -> Vec<Fault> {
     ]
 }
 
-/// A definition in the group of older installations, which one of them left behind.
+/// Installs a definition in the group of older installations, as if left over from one.
 fn leave_old_definition(server: &ApiServer) {
     let definitions = tortie_model::schema::storage_crds();
     let is_pools = |definition: &&serde_json::Value| definition["spec"]["names"]["plural"] == "ippools";
@@ -97,7 +98,7 @@ async fn wrong_responses_are_outages_not_deletions() {
     let proxy = FaultProxy::start(&server.url(), Fault::Closed).await;
     let config = config(&server, &proxy);
 
-    // A daemon that starts while the API server is away finds the right group later.
+    // A daemon that starts while the API server is unreachable discovers the group later.
     let causes = AtomicUsize::new(0);
     let connecting = Client::connect_waiting(&config, |_| {
         causes.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +156,8 @@ async fn wrong_responses_are_outages_not_deletions() {
     an_empty_cluster_is_believed_when_lists_agree(&proxy, &config).await;
 }
 
-/// A watch that is in sync, of a client with a grace of so many seconds, and the number of policies it has delivered.
+/// Returns a watch that is in sync, of a client with the given grace period, and the number of policies
+/// delivered.
 async fn watch_with_grace(config: &Config, seconds: u64) -> (Watch, usize) {
     let limits = Limits { absence_grace: Duration::from_secs(seconds), ..Limits::default() };
     let client = Client::connect_with(config, limits).await.unwrap();
@@ -167,11 +169,11 @@ async fn watch_with_grace(config: &Config, seconds: u64) -> (Watch, usize) {
     (watch, known)
 }
 
-/// The list is what was requested, but everything that was known is missing from it.
+/// Returns a valid list in which all known objects are missing.
 async fn an_empty_cluster_is_believed_when_lists_agree(proxy: &FaultProxy, config: &Config) {
     let (mut soon, known) = watch_with_grace(config, 2).await;
     assert!(known > 10, "{known}");
-    // Longer than any machine takes for the rest of this test.
+    // Longer than the rest of this test takes on any machine.
     let (mut watch, _) = watch_with_grace(config, 3600).await;
     let empty = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicyList",
         "metadata": {"resourceVersion": "9"}, "items": []});
@@ -190,7 +192,7 @@ async fn an_empty_cluster_is_believed_when_lists_agree(proxy: &FaultProxy, confi
     assert_silent(&mut watch, &Fault::None).await;
 }
 
-/// Definitions that validate nothing, as a cluster may have that was upgraded from an older one.
+/// Removes the schema of a definition, as in a cluster that was upgraded from an older version.
 fn remove_schemas(server: &ApiServer) {
     let path =
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/globalnetworkpolicies.projectcalico.org";

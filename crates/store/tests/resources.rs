@@ -1,4 +1,4 @@
-//! projectcalico.org/v3 semantics: what is stored, what is refused, and what a deletion takes along.
+//! projectcalico.org/v3 semantics: stored form, rejected objects, and the side effects of deletions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -148,7 +148,7 @@ async fn an_initialised_store_keeps_its_lock(store: Store) {
     let spec =
         resources.get(Kind::ClusterInformation, "", "default").await.unwrap().to_value()["spec"].clone();
     assert_eq!(spec["datastoreReady"], false);
-    // Of another release: it stays.
+    // The version of another release is kept.
     assert_eq!(spec["calicoVersion"], "v3.32.0");
     assert_eq!(spec["clusterType"], "k8s,bgp");
     assert_eq!(spec["clusterGUID"], guid);
@@ -164,10 +164,10 @@ async fn tiers_in_use_stay(store: Store) {
 
 async fn names_and_defaults(store: Store) {
     let resources = ready(&store).await;
-    // There is one of these.
+    // Only one ClusterInformation is allowed.
     let second = text(resources.create(object(Kind::ClusterInformation, "", "second", json!({}))).await);
     assert!(second.contains("second"), "{second}");
-    // Its name follows from what it says, and so do two labels.
+    // The name and two labels are derived from the spec.
     let spec = json!({
         "orchestrator": "k8s", "node": "rack1-n7", "pod": "web-0", "endpoint": "eth0", "interfaceName": "cali1",
         "ipNetworks": ["10.65.3.8/32"],
@@ -218,7 +218,7 @@ async fn pools_do_not_overlap(store: Store) {
     rules::pools_do_not_overlap(&store.resources().await).await;
 }
 
-/// A block of eight addresses; who holds each, by handle and node.
+/// Writes a block of eight addresses with these allocations (ordinal, handle, node).
 async fn put_block(store: &Store, cidr: &str, affinity: Option<&str>, held: &[(usize, &str, &str)]) {
     let mut block = json!({
         "cidr": cidr, "affinity": affinity.map(|owner| format!("host:{owner}")),
@@ -278,7 +278,7 @@ async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
     put_block(&store, "10.65.3.8/29", Some("n1"), &[]).await;
     put_block(&store, "10.65.3.16/29", Some("n2"), &[(2, "pod", "n2")]).await;
     put_block(&store, "10.65.4.0/29", Some("n1"), &[]).await;
-    // A node died before it could record its claim.
+    // A node crashed before it recorded its affinity.
     put_block(&store, "10.65.3.24/29", Some("n3"), &[]).await;
     store.delete_raw("/calico/ipam/v2/host/n3/ipv4/block/10.65.3.24-29").await;
 
@@ -296,13 +296,13 @@ async fn a_deleted_pool_gives_back_its_blocks(store: Store) {
     assert_eq!(kept["allocations"][2], 0);
     assert_eq!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.3.8-29").await, None);
     assert_eq!(store.raw("/calico/ipam/v2/host/n2/ipv4/block/10.65.3.16-29").await, None);
-    // Outside the pool nothing changed.
+    // Nothing outside of the pool changed.
     assert!(block(&store, "ipv4/block/10.65.4.0-29").await.is_some());
     assert!(store.raw("/calico/ipam/v2/host/n1/ipv4/block/10.65.4.0-29").await.is_some());
     assert!(matches!(resources.get(Kind::IPPool, "", "p").await, Err(Error::DoesNotExist { .. })));
 }
 
-/// A node with two workloads, tunnels, and settings of its own; a neighbour with the same.
+/// Creates a node with a workload, tunnels and its own settings, and a second one with the same.
 async fn two_nodes(store: &Store, resources: &Resources) {
     for (node, last) in [("n1", 8), ("n2", 9)] {
         let spec = json!({
@@ -342,7 +342,7 @@ async fn two_nodes(store: &Store, resources: &Resources) {
             .await
             .unwrap();
     }
-    // n1 borrows nothing; n2 has an address in n1's block.
+    // n2 has an address in a block of n1; n1 has none in blocks of n2.
     put_block(store, "10.65.3.8/29", Some("n1"), &[(0, "pod-n1", "n1"), (1, "pod-n2", "n2")]).await;
     put_block(store, "10.65.3.16/29", Some("n1"), &[(0, "ipip-tunnel-addr-n1", "n1")]).await;
     put_block(store, "10.65.3.24/29", Some("n2"), &[]).await;
@@ -350,7 +350,7 @@ async fn two_nodes(store: &Store, resources: &Resources) {
     store.put_raw("/calico/ipam/v2/host/n1", "").await;
 }
 
-/// Of all that names a node.
+/// Asserts that no object of n1 is left.
 async fn only_n2_is_left(resources: &Resources) {
     for kind in [
         Kind::Node,
@@ -369,7 +369,7 @@ async fn only_n2_is_left(resources: &Resources) {
 async fn a_deleted_node_leaves_nothing_behind(store: Store) {
     let resources = store.resources().await;
     two_nodes(&store, &resources).await;
-    // Creating a node sets the store up.
+    // Creating a node initialises the store.
     resources.get(Kind::ClusterInformation, "", "default").await.unwrap();
 
     resources.delete(Kind::Node, "", "n1", None).await.unwrap();
@@ -403,7 +403,7 @@ async fn a_node_that_is_itself_gone_leaves_nothing_behind(store: Store) {
     let shared = block(&store, "ipv4/block/10.65.3.8-29").await.unwrap();
     assert_eq!(shared["affinity"], Json::Null);
     assert_eq!(shared["allocations"], json!([null, 0, null, null, null, null, null, null]));
-    // Nothing but the record of the address says whose tunnel it was.
+    // Only the allocation record shows which node the tunnel belonged to.
     assert_eq!(block(&store, "ipv4/block/10.65.3.16-29").await, None);
     assert_eq!(block(&store, "ipv6/block/fd00:65::8-125").await, None);
     for gone in ["handle/pod-n1", "handle/ipip-tunnel-addr-n1", "handle/vxlan-v6-tunnel-addr-n1", "host/n1"] {

@@ -1,4 +1,4 @@
-//! A watch tells everything once, whatever happens to the store in the meantime.
+//! A watch reports every change once, whatever happens to the store in the meantime.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -36,7 +36,7 @@ async fn put(client: &Client, id: &str, count: i64) {
     client.apply(&handle(id), &counting(count), None).await.unwrap();
 }
 
-/// The consumer's copy of the store, kept from the events it got.
+/// A copy of the store, built from events.
 #[derive(Default)]
 struct Mirror {
     entries: BTreeMap<Key, Revision>,
@@ -86,7 +86,7 @@ async fn truth(client: &Client) -> BTreeMap<Key, Revision> {
     listing.entries.into_iter().map(|entry| (entry.key, entry.revision)).collect()
 }
 
-/// A write that waits for the store to be there.
+/// Writes an entry, retrying until the store is reachable.
 async fn eventually_put(client: &Client, id: &str) {
     within("the store", async {
         while client.apply(&handle(id), &counting(1), None).await.is_err() {
@@ -144,7 +144,8 @@ async fn history_is_compacted_while_nobody_listens(mut store: Store) {
     let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
     mirror.until_in_sync(&mut watch).await;
 
-    // The watch cannot reach the store while these happen: its endpoint is closed, then all history is gone.
+    // The watch cannot reach the store during these changes: its endpoint is closed, and the history is
+    // compacted afterwards.
     store.kill().await;
     within("trouble", async {
         while watch.trouble().is_none() {
@@ -190,7 +191,7 @@ async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
         tokio::spawn(async move {
             let mut written = 0;
             for n in 0..3_000_i64 {
-                // Unacknowledged writes are repeated: each put is delivered, and the mirror only counts revisions.
+                // Unacknowledged writes may be applied; the mirror checks revisions only, so that is harmless.
                 if client.apply(&handle(&format!("{}", n % 50)), &counting(n), None).await.is_ok() {
                     written += 1;
                 }
@@ -202,7 +203,7 @@ async fn thousands_of_changes_none_lost_none_doubled(mut store: Store) {
             written
         })
     };
-    // The store goes away once while the changes come.
+    // Interrupt the store once while changes arrive.
     tokio::time::sleep(Duration::from_millis(300)).await;
     store.kill().await;
     store.restart().await;
@@ -266,7 +267,7 @@ async fn a_slow_consumer_loses_nothing(store: Store) {
     let client = store.client().await;
     let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
     mirror.until_in_sync(&mut watch).await;
-    // More than every buffer on the way holds.
+    // More than all buffers on the way can hold.
     for n in 0..2_000 {
         put(&client, &format!("{}", n % 10), n).await;
     }
@@ -301,7 +302,7 @@ async fn a_store_put_back_to_an_older_state(mut store: Store) {
 
     store.restore().await;
     let mut delivered = 0;
-    // "kept" was written after the backup: all four differ.
+    // "kept" was written after the backup: all four entries differ.
     while delivered < 4 {
         match next(&mut watch).await {
             Event::Put(entry) => {
@@ -328,7 +329,7 @@ async fn a_frozen_connection_is_noticed(store: Store) {
     let direct = store.client().await;
     put(&direct, "before", 1).await;
     assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("before")));
-    // Nothing is closed, nothing is refused: bytes just stop.
+    // No connection is closed or refused: data just stops.
     proxy.freeze();
     put(&direct, "after", 1).await;
     assert!(matches!(next(&mut watch).await, Event::Put(entry) if entry.key == handle("after")));

@@ -101,7 +101,7 @@ impl OwnCertificates {
         now: i64,
     ) -> Result<OwnCertificates, String> {
         let key = KeyPair::generate().map_err(text)?;
-        // A unique name per CA: the issuer name tells which CA signed a certificate.
+        // A unique name per CA: the issuer name identifies the CA that signed a certificate.
         let mut params = authority_params(&format!("tortie-own-ca@{now}"));
         set_validity(&mut params, now, now.saturating_add(seconds(lifetimes.authority)))?;
         let mut authorities = params.self_signed(&key).map_err(text)?.pem();

@@ -36,10 +36,7 @@ impl<T: Clone> Reloading<T> {
             match (self.make)(&self.files) {
                 Ok(made) => {
                     current.0 = made;
-                    tracing::info!(
-                        "TLS: loaded the new certificate in {}",
-                        self.files.certificate.display()
-                    );
+                    tracing::info!("TLS: loaded the new certificate in {}", self.files.certificate.display());
                 }
                 Err(error) => {
                     tracing::error!("TLS: {error}; keeping the previous certificate");

@@ -292,7 +292,9 @@ impl Allocator {
             }
             match self.release_claim(&self.owner, cidr, true).await {
                 Ok(()) => cache.forget(cidr),
-                Err(error) => tracing::debug!(%cidr, %error, "cannot release a block whose pool no longer selects this node"),
+                Err(error) => {
+                    tracing::debug!(%cidr, %error, "cannot release a block whose pool no longer selects this node")
+                }
             }
         }
     }

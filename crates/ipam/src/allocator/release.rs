@@ -188,7 +188,9 @@ impl Allocator {
         match self.return_if_unselected(cidr, &host, facts).await {
             Ok(true) => cache.forget(cidr),
             Ok(false) => {}
-            Err(error) => tracing::debug!(%cidr, host, %error, "cannot release an empty block whose pool no longer selects its host"),
+            Err(error) => {
+                tracing::debug!(%cidr, host, %error, "cannot release an empty block whose pool no longer selects its host")
+            }
         }
     }
 

@@ -18,7 +18,7 @@ pub struct Request {
     pub v4_pools: Vec<IpNet>,
     pub v6_pools: Vec<IpNet>,
     pub intended: Use,
-    /// Labels of the namespace of the workload; empty if there is none.
+    /// Labels of the workload's namespace; empty without a namespace.
     pub namespace_labels: BTreeMap<String, String>,
     /// Maximum number of blocks that the host may own, per family and within the suitable pools.
     pub max_blocks: Option<u32>,

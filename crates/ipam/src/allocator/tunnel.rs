@@ -25,7 +25,8 @@ pub struct TunnelPools<'a> {
 }
 
 impl TunnelPools<'_> {
-    /// Returns the pools that the tunnel address may come from. If there are none, the tunnel needs no address.
+    /// Returns the pools that the tunnel address may come from. If the list is empty, the tunnel needs no
+    /// address.
     pub fn of(&self, tunnel: Tunnel) -> Vec<IpNet> {
         let wants = |pool: &Pool| match tunnel {
             Tunnel::WireguardV4 => self.wireguard_v4,

@@ -1,7 +1,7 @@
 //! The allocator on real stores: etcd with and without transactions, and the embedded store. Most tests run on
 //! all of them.
 
-// The test lints do not recognise helpers outside of test functions.
+// Clippy exempts test functions only, not helpers in integration tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod assign;

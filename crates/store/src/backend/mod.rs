@@ -1,5 +1,5 @@
-//! The stores a client can speak to. Each keeps the names of its protocol to itself: what crosses this line are typed
-//! keys and values, opaque revisions, lists in pages and watches from a revision.
+//! Backends of the client. Each hides its protocol: the interface consists of typed keys and values, opaque
+//! revisions, paged lists, and watches from a revision.
 
 pub mod etcd;
 pub(crate) mod kubernetes;
@@ -19,11 +19,11 @@ pub(crate) enum Backend {
     Kubernetes(Arc<Kubernetes>),
 }
 
-/// For how long a connection is tried whose backend must be asked something first.
+/// How long connecting retries, for backends that need a response first.
 pub(crate) enum ConnectPatience<'a> {
-    /// For some seconds, then the command fails.
+    /// Retries for a few seconds, then the command fails.
     Command,
-    /// For ever; each cause of failure is reported once.
+    /// Retries indefinitely; each cause of failure is reported once.
     Daemon(&'a mut (dyn FnMut(&Error) + Send)),
 }
 

@@ -1,4 +1,4 @@
-//! The address of one store server.
+//! Address of an etcd endpoint.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; the reason when it is none of them.
+    /// Parses `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. The error is the reason why the text
+    /// is invalid.
     pub fn parse(text: &str) -> Result<Endpoint, String> {
         if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
             if !path.starts_with('/') {
@@ -34,7 +35,7 @@ impl Endpoint {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = match uri.port_u16() {
             Some(port) => port,
-            // The parser drops a port out of range instead of refusing it.
+            // The parser drops a port out of range instead of rejecting it.
             None if text
                 .rsplit(':')
                 .next()

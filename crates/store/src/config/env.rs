@@ -1,4 +1,5 @@
-//! The environment: every setting as `CALICO_<NAME>` or `<NAME>`, the former first.
+//! Configuration from the environment: each setting is `CALICO_<NAME>` or `<NAME>`; the former takes
+//! precedence.
 
 use super::Config;
 use crate::{Error, Result};
@@ -31,7 +32,7 @@ pub(super) fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Config> 
         k8s_client_burst: number("K8S_CLIENT_BURST", &text)?,
         k8s_current_context: text("K8S_CURRENT_CONTEXT"),
         calico_api_group: variable("CALICO_API_GROUP").unwrap_or_default(),
-        // Inline data comes from files only.
+        // Inline data is only supported in files.
         etcd_key: String::new(),
         etcd_cert: String::new(),
         etcd_ca_cert: String::new(),

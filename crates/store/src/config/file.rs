@@ -1,4 +1,4 @@
-//! The CalicoAPIConfig file: YAML or JSON, read strictly.
+//! Strict parser of the CalicoAPIConfig file, in YAML or JSON.
 
 use super::Config;
 use crate::{Error, Result};
@@ -13,7 +13,7 @@ const KIND: &str = "CalicoAPIConfig";
 struct File {
     api_version: String,
     kind: String,
-    /// Carried by every Kubernetes-style document; means nothing here.
+    /// Allowed because Kubernetes-style documents have it; ignored.
     metadata: serde_json::Value,
     spec: Config,
 }

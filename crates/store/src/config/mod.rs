@@ -1,4 +1,4 @@
-//! Where the store is: a CalicoAPIConfig file or the environment, and what those settings mean.
+//! Configuration of the datastore, from a CalicoAPIConfig file or from the environment, and its interpretation.
 
 mod endpoint;
 mod env;
@@ -13,8 +13,8 @@ use crate::{Error, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// `spec` of a CalicoAPIConfig; every field but the inline ones has its environment variable.
-/// Empty means not given.
+/// `spec` of a CalicoAPIConfig. Every field except the inline ones also has an environment variable. Empty
+/// means not set.
 #[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
@@ -60,15 +60,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// The default configuration file.
+    /// Default configuration file.
     pub const DEFAULT_FILE: &'static str = "/etc/calico/calicoctl.cfg";
-    /// The embedded store's default socket.
+    /// Default socket of the embedded store.
     pub const DEFAULT_SOCKET: &'static str = "/run/tortie/datastore.sock";
-    /// Names another default socket.
+    /// Environment variable that overrides the default socket.
     pub const SOCKET_VARIABLE: &'static str = "TORTIE_DATASTORE_SOCKET";
 
-    /// Reads `file`; when it is the default path and cannot be read, the environment; when nothing is configured
-    /// at all and the embedded store's default socket exists, that.
+    /// Reads the configuration from `file`, or from the environment if `file` is the default path and
+    /// unreadable. If nothing is configured and the default socket of the embedded store exists, that is used.
     pub fn load(file: &Path) -> Result<Config> {
         Config::load_with(file, &|name| std::env::var(name).ok())
     }
@@ -82,13 +82,14 @@ impl Config {
         Ok(config.or_socket(variable))
     }
 
-    /// The environment alone, with the embedded store's socket where nothing is configured.
+    /// Reads the configuration from the environment only. If nothing is configured, uses the socket of the
+    /// embedded store.
     pub fn from_env() -> Result<Config> {
         let variable = |name: &str| std::env::var(name).ok();
         Ok(env::read(&variable)?.or_socket(&variable))
     }
 
-    /// A store at this URL (or comma separated URLs) without credentials.
+    /// Returns the configuration of a store at this URL, or comma-separated URLs, without credentials.
     pub fn at(endpoints: impl Into<String>) -> Config {
         Config { etcd_endpoints: endpoints.into(), ..Config::default() }
     }
@@ -113,7 +114,7 @@ impl Config {
     }
 }
 
-/// Never shows a secret.
+/// Omits the secrets.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")

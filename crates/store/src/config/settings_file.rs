@@ -1,10 +1,10 @@
-//! The file of settings of a daemon on this host, felix.cfg or typha.cfg: `Name = value` lines, as in an INI file whose sections
-//! mean nothing.
+//! Parser of the configuration files of daemons, felix.cfg and typha.cfg: lines of `Name = value`, as in an INI
+//! file whose sections are ignored.
 
 use std::io;
 use std::path::Path;
 
-/// Names and values, in the order of the file. A file that is not there sets nothing.
+/// Returns names and values in the order of the file. A missing file sets nothing.
 pub fn read(path: &Path) -> io::Result<Vec<(String, String)>> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text),

@@ -1,19 +1,21 @@
-//! What the settings come to: an etcd (or embedded) store or the Kubernetes API, where it is and how to prove who we are.
+//! The datastore selected by the configuration: etcd (or the embedded store) or the Kubernetes API, with
+//! addresses and credentials.
 
 use super::{Config, Endpoint};
 use crate::{Error, Result};
 
-/// The store that is configured.
+/// The configured datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Etcd(EtcdTarget),
     Kubernetes(KubernetesTarget),
 }
 
-/// How the Kubernetes API is reached; empty means not given. Without any of it, a pod's own credentials.
+/// Connection settings for the Kubernetes API; empty means not set. If none is set, the service account of the
+/// pod is used.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KubernetesTarget {
-    /// Files, with colons between them.
+    /// Colon-separated list of files.
     pub kubeconfig: String,
     pub inline: String,
     pub context: String,
@@ -27,10 +29,10 @@ pub struct KubernetesTarget {
     pub use_pod_cidr: bool,
 }
 
-/// Set in every pod.
+/// Environment variable that Kubernetes sets in every pod.
 const IN_CLUSTER_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Everything needed to open a connection; consistent by construction.
+/// Connection settings for etcd, checked for consistency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdTarget {
     pub endpoints: EndpointSource,
@@ -41,7 +43,7 @@ pub struct EtcdTarget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointSource {
     Given(Vec<Endpoint>),
-    /// The domain whose SRV records name the servers.
+    /// Domain whose SRV records name the endpoints.
     Srv(String),
 }
 
@@ -51,7 +53,7 @@ pub struct Credentials {
     pub password: String,
 }
 
-/// PEM, as read from files or given inline.
+/// PEM, read from files or given inline.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     pub ca: Option<Vec<u8>>,
@@ -60,7 +62,7 @@ pub struct TlsSettings {
 }
 
 impl Config {
-    /// Checks the settings against each other and reads the certificate files.
+    /// Checks the settings for consistency and reads the certificate files.
     pub fn target(&self) -> Result<Target> {
         if self.is_kubernetes()? {
             return Ok(Target::Kubernetes(self.kubernetes()));
@@ -72,7 +74,8 @@ impl Config {
         }))
     }
 
-    /// How Kubernetes is reached, if anything says that there is one; also where the datastore is another.
+    /// Returns the connection settings for Kubernetes, if there are any or this runs in a pod. Independent of
+    /// the datastore.
     pub fn orchestrator(&self) -> Option<KubernetesTarget> {
         let given = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
         let any = given.iter().any(|setting| !setting.is_empty());
@@ -96,7 +99,8 @@ impl Config {
         }
     }
 
-    /// Whether the Kubernetes API is meant. Without a type, etcd if its endpoints are given.
+    /// Returns whether the datastore is the Kubernetes API. Without a type, etcd takes precedence if its
+    /// endpoints are set.
     pub fn is_kubernetes(&self) -> Result<bool> {
         let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
         let kubernetes = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
@@ -143,7 +147,7 @@ impl Config {
         }
     }
 
-    /// Only when both are given, as the reference does.
+    /// Returns the credentials only if both user and password are set, as in Calico.
     fn credentials(&self) -> Option<Credentials> {
         (!self.etcd_username.is_empty() && !self.etcd_password.is_empty()).then(|| Credentials {
             username: self.etcd_username.clone(),
@@ -179,7 +183,7 @@ impl Config {
     }
 }
 
-/// Never shows the token.
+/// Omits the token.
 impl std::fmt::Debug for KubernetesTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KubernetesTarget")
@@ -190,14 +194,14 @@ impl std::fmt::Debug for KubernetesTarget {
     }
 }
 
-/// Never shows the password.
+/// Omits the password.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
     }
 }
 
-/// Never shows the key.
+/// Omits the key.
 impl std::fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsSettings")

@@ -1,4 +1,4 @@
-//! Precedence, strictness and the checks between settings.
+//! Tests of precedence, strict parsing and consistency checks.
 
 use super::*;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ fn load(file: &Path, variables: &[(&str, &str)]) -> Result<Config> {
     Config::load_with(file, &|name| variables.get(name).map(|value| (*value).to_owned()))
 }
 
-/// No test machine has it, and the socket of a running store must not leak in.
+/// A socket that exists on no test machine, so that a running embedded store does not affect the tests.
 const NO_SOCKET: (&str, &str) = (Config::SOCKET_VARIABLE, "/nonexistent/socket");
 
 fn written(text: &str) -> tempfile::NamedTempFile {

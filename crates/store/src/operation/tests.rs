@@ -15,7 +15,7 @@ fn at(revision: u32) -> Revision {
     u64::from(revision).into()
 }
 
-/// Entries in memory, and what was asked of them.
+/// A fake store in memory, with a count of the writes.
 #[derive(Default)]
 struct Memory {
     entries: Mutex<BTreeMap<Key, (Value, u32)>>,
@@ -60,7 +60,7 @@ impl CompareAndSwap for Memory {
     }
 }
 
-/// `a` is announced, `b` decides, `a` is confirmed, `c` goes.
+/// Returns an operation that prepares `a` and `c`, commits `b`, then confirms `a` and deletes `c`.
 fn operation() -> Operation {
     Operation {
         prepare: vec![

@@ -1,7 +1,7 @@
-//! Giving back what a deleted node or pool held: addresses, their handles, and claims on blocks.
+//! Releases the addresses, handles and block affinities of a deleted node or pool.
 //!
-//! Only what deletions need; allocation is not done here. The steps are in the order in which the allocator makes them: a
-//! handle names its addresses until the block is without them.
+//! Contains only what deletions need, no allocation. The steps are in the order of the allocator: a handle
+//! references its addresses until the block no longer contains them.
 
 use crate::operation::{Expected, Reversible, Step};
 use crate::{Client, Entry, Error, Operation, Outcome, Result, Revision};
@@ -15,14 +15,14 @@ use tortie_model::ipam::{AffinityState, Block, BlockAffinity, IpamConfig, Tunnel
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, KeyRange, Value};
 
-/// As often as the reference tries against rivals.
+/// Maximum number of attempts after lost races; the same as Calico's.
 const ATTEMPTS: u32 = 100;
 
 pub struct Addresses<'a> {
     client: &'a Client,
 }
 
-/// One look at a block and what to do about it; `None` when there is nothing to do.
+/// The operation for one block, derived from its current state; `None` if there is nothing to do.
 type Plan = Option<Operation>;
 
 impl<'a> Addresses<'a> {
@@ -30,7 +30,8 @@ impl<'a> Addresses<'a> {
         Addresses { client }
     }
 
-    /// Releases those of the addresses that `node` holds; what is free or another's stays as it is.
+    /// Releases those of the addresses that `node` holds. Addresses that are free or held by other nodes are
+    /// left alone.
     pub async fn release(&self, node: &str, addresses: &BTreeSet<IpAddr>) -> Result<()> {
         if addresses.is_empty() {
             return Ok(());
@@ -48,7 +49,8 @@ impl<'a> Addresses<'a> {
         first_error
     }
 
-    /// The addresses of a node's own tunnels, by what is recorded of them: the node itself may be gone.
+    /// Returns the addresses of a node's tunnels as recorded in the blocks: the Node object may be deleted
+    /// already.
     pub async fn tunnels_of(&self, node: &str) -> Result<BTreeSet<IpAddr>> {
         let is_tunnel = |allocation: &block::Allocation| {
             allocation.attribute(attribute::NODE) == Some(node)
@@ -61,7 +63,7 @@ impl<'a> Addresses<'a> {
         Ok(found)
     }
 
-    /// Gives up every claim of a host; blocks with addresses in use stay, without an owner.
+    /// Releases all block affinities of a host. Blocks with addresses in use stay, without an owner.
     pub async fn release_host(&self, host: &str) -> Result<()> {
         let range = KeyRange::BlockAffinities {
             affinity: AffinityType::Host,
@@ -73,14 +75,15 @@ impl<'a> Addresses<'a> {
             let released = self.retry(|| self.plan_affinity_release(&key)).await;
             first_error = first_error.and(released);
         }
-        // Left by old versions.
+        // Written by old versions.
         match self.client.delete(&Key::IpamHost { host: host.to_owned() }, None).await {
             Ok(_) | Err(Error::DoesNotExist { .. }) => first_error,
             Err(error) => first_error.and(Err(error)),
         }
     }
 
-    /// Gives up every claim on blocks inside the range, whoever holds it, and blocks whose claim got lost.
+    /// Releases the affinities of all blocks in a CIDR, whatever their owner, and blocks whose affinity record
+    /// is missing.
     pub async fn release_range(&self, cidr: &IpNet) -> Result<()> {
         let mut first_error = Ok(());
         for affinity in [AffinityType::Host, AffinityType::Virtual] {
@@ -100,7 +103,7 @@ impl<'a> Addresses<'a> {
         first_error
     }
 
-    /// All blocks that can be read.
+    /// Returns all readable blocks.
     pub async fn blocks(&self) -> Result<Vec<Block>> {
         let listing = self.client.list(&KeyRange::Blocks { ip_version: None }).await?;
         let block = |entry: Entry| match entry.value {
@@ -130,7 +133,7 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    /// Plans and commits until no rival comes between.
+    /// Plans and executes an operation until it does not lose a race.
     async fn retry<F: Future<Output = Result<Plan>>>(&self, plan: impl Fn() -> F) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Some(operation) = plan().await? else { return Ok(()) };
@@ -157,7 +160,7 @@ impl<'a> Addresses<'a> {
             return Ok(None);
         }
         let now = Timestamp::now();
-        // No conditions are asked for, so none can fail.
+        // Cannot fail: the releases have no conditions.
         let Ok(released) = block::release(&mut block, &held, now) else { return Ok(None) };
         block::thaw(&mut block, cooldown_seconds, now);
         block::advance(&mut block);
@@ -190,7 +193,7 @@ impl<'a> Addresses<'a> {
         Ok(steps)
     }
 
-    /// A block nobody claims any more: gone if it is empty, without an owner if not.
+    /// Plans the removal of a block without an affinity: it is deleted if empty, and loses its owner otherwise.
     async fn plan_unclaimed(&self, cidr: IpNet) -> Result<Plan> {
         let key = Key::Block { cidr };
         let Some(Entry { value: Value::Block(block), revision, .. }) = self.find(&key).await? else {
@@ -222,7 +225,7 @@ impl<'a> Addresses<'a> {
     }
 }
 
-/// What becomes of a block that loses its owner.
+/// Returns the step that removes the owner of a block, or deletes the block if it is empty.
 fn disowned(key: Key, mut block: Block, revision: Revision) -> Step {
     let expected = Expected::At(revision);
     if block::is_empty(&block) {
@@ -233,7 +236,7 @@ fn disowned(key: Key, mut block: Block, revision: Revision) -> Step {
     Step::Update { key, value: Value::Block(block), expected }
 }
 
-/// Those of the addresses that are in use by the node, or by nobody in particular.
+/// Returns those of the addresses that the node holds, or whose holder has no recorded node.
 fn held_by_node(block: &Block, node: &str, addresses: &BTreeSet<IpAddr>) -> Vec<Release> {
     block::allocations(block)
         .filter(|allocation| addresses.contains(&allocation.address))

@@ -1,4 +1,4 @@
-//! What every cluster has: its ClusterInformation and the built-in tiers.
+//! Initial objects of a cluster: ClusterInformation and the built-in tiers.
 
 use super::{Resources, metadata, prepared};
 use crate::{Error, Result};
@@ -11,13 +11,13 @@ use tortie_model::{ObjectMeta, Resource};
 use uuid::Uuid;
 
 const NAME: &str = "default";
-/// Said of clusters whose datastore is the Kubernetes API.
+/// Cluster type of clusters with the Kubernetes API as datastore.
 const KUBERNETES_DATASTORE: &str = "kdd";
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Resources {
-    /// Creates ClusterInformation and the built-in tiers where they are missing. All of it is attempted; the first
-    /// error is returned.
+    /// Creates ClusterInformation and the built-in tiers if they are missing. Attempts all of them and returns
+    /// the first error.
     pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> Result<()> {
         let mut cluster_type = cluster_type.to_owned();
         if self.client.is_kubernetes() {
@@ -47,7 +47,7 @@ impl Resources {
                 Err(error) => return Err(error),
             };
             match written {
-                // Another node was faster: look again at what it wrote.
+                // Another node was faster: read the object again.
                 Err(error) if error.is_lost_race() => tokio::time::sleep(RETRY_PAUSE).await,
                 other => return other.map(|_| ()),
             }
@@ -63,7 +63,7 @@ impl Resources {
         }
     }
 
-    /// A create without looking at other objects: these come first.
+    /// Creates an object without the checks against other objects, since these objects come first.
     async fn insert_new(&self, resource: Resource) -> Result<Resource> {
         self.insert(prepared(resource, metadata::check_create)?).await
     }
@@ -73,7 +73,7 @@ fn named(name: &str) -> ObjectMeta {
     ObjectMeta { name: name.to_owned(), ..Default::default() }
 }
 
-/// 32 hexadecimal digits.
+/// Returns a random ID of 32 hexadecimal digits.
 fn new_guid() -> String {
     Uuid::new_v4().simple().to_string()
 }
@@ -89,21 +89,21 @@ fn initial(version: &str, cluster_type: &str) -> ClusterInformation {
     ClusterInformation::new(named(NAME), spec)
 }
 
-/// Fills in what is missing and nothing else.
+/// Sets only the missing fields.
 fn complete(spec: &mut ClusterInformationSpec, version: &str, cluster_type: &str) {
-    // A cluster of another release stays one: its own tools compare their version with this.
+    // Keep the version of another release: its tools compare their own version with it.
     if spec.calico_version.is_empty() {
         spec.calico_version = version.to_owned();
     }
     if spec.cluster_guid.is_empty() {
         spec.cluster_guid = new_guid();
     }
-    // An explicit false is a lock somebody holds.
+    // An explicit false is a lock that an operator holds.
     spec.datastore_ready.get_or_insert(true);
     spec.cluster_type = with_missing(&spec.cluster_type, cluster_type);
 }
 
-/// The comma separated items with those of `wanted` that are not there yet appended.
+/// Appends those items of `wanted` that are missing to a comma-separated list.
 fn with_missing(items: &str, wanted: &str) -> String {
     let mut all: Vec<&str> = items.split(',').filter(|item| !item.is_empty()).collect();
     for item in wanted.split(',').filter(|item| !item.is_empty()) {

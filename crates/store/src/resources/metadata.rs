@@ -1,10 +1,10 @@
-//! What every kind's metadata must and must not say when it is written.
+//! Checks of the metadata of all kinds before a write.
 
 use crate::Result;
 use tortie_model::{FieldError, Kind, ObjectMeta, Resource, ValidationError};
 use uuid::Uuid;
 
-/// Collects what is wrong, so that all of it is reported at once.
+/// Collects all errors, so that they are reported together.
 #[derive(Default)]
 struct Findings(Vec<FieldError>);
 
@@ -18,7 +18,7 @@ impl Findings {
     }
 }
 
-/// A name, and a namespace where the kind has one.
+/// Checks that there is a name and, for namespaced kinds only, a namespace.
 pub fn check_identity(kind: Kind, namespace: &str, name: &str) -> Result<()> {
     let mut findings = Findings::default();
     identity(kind, namespace, name, &mut findings);
@@ -44,7 +44,7 @@ fn identity(kind: Kind, namespace: &str, name: &str, findings: &mut Findings) {
 pub fn check_create(resource: &Resource) -> Result<()> {
     let meta = resource.metadata();
     let mut findings = Findings::default();
-    // Beside a name it only says where that came from, as on the endpoints of pods.
+    // Together with a name, generateName only records the origin of the name, as on the endpoints of pods.
     if meta.generate_name.is_empty() || !meta.name.is_empty() {
         identity(resource.kind(), &meta.namespace, &meta.name, &mut findings);
     } else {
@@ -77,7 +77,7 @@ pub fn check_update(resource: &Resource) -> Result<()> {
     findings.into_result()
 }
 
-/// Gives a new object its identity; one brought along (by an import) is kept.
+/// Sets the UID and the creation timestamp of a new object, unless they are present, as in an import.
 pub fn stamp(meta: &mut ObjectMeta) {
     if meta.uid.is_empty() {
         meta.uid = Uuid::new_v4().to_string();

@@ -1,8 +1,8 @@
-//! projectcalico.org/v3 semantics on top of the client: defaults, validation, metadata rules, and the checks and
-//! side effects that concern more than one object.
+//! Semantics of projectcalico.org/v3 on top of the client: defaults, validation, metadata rules, and the checks
+//! and side effects that involve several objects.
 //!
-//! The verbs are here; `rules` says what a kind checks in other objects before it is written, and a module per
-//! kind whose deletion reaches further says how.
+//! This module contains the operations. `rules` contains the checks against other objects before a write; kinds
+//! whose deletion affects other objects have a module each.
 
 mod addresses;
 mod init;
@@ -32,21 +32,21 @@ impl Resources {
         &self.client
     }
 
-    /// Fails with `AlreadyExists`. The result is the object as stored, with its resourceVersion.
+    /// Creates an object; fails with `AlreadyExists`. Returns the stored object with its resourceVersion.
     pub async fn create(&self, resource: Resource) -> Result<Resource> {
         let resource = prepared(resource, metadata::check_create)?;
         self.before_create(&resource).await?;
         self.insert(resource).await
     }
 
-    /// Compare-and-swap on `metadata.resourceVersion`.
+    /// Updates an object with a compare-and-swap on `metadata.resourceVersion`.
     pub async fn update(&self, resource: Resource) -> Result<Resource> {
         let resource = prepared(resource, metadata::check_update)?;
         self.before_update(&resource).await?;
         self.replace(resource).await
     }
 
-    /// What [`Resources::create`] would store, if it would.
+    /// Returns the object that [`Resources::create`] would store, or its error.
     pub async fn check_create(&self, resource: Resource) -> Result<Resource> {
         let mut resource = prepared(resource, metadata::check_create)?;
         self.before_create(&resource).await?;
@@ -54,14 +54,14 @@ impl Resources {
         Ok(resource)
     }
 
-    /// What [`Resources::update`] would store, if it would.
+    /// Returns the object that [`Resources::update`] would store, or its error.
     pub async fn check_update(&self, resource: Resource) -> Result<Resource> {
         let resource = prepared(resource, metadata::check_update)?;
         self.before_update(&resource).await?;
         Ok(resource)
     }
 
-    /// Whether [`Resources::delete`] would refuse.
+    /// Fails if [`Resources::delete`] would refuse.
     pub async fn check_delete(&self, kind: Kind, name: &str) -> Result<()> {
         match kind {
             Kind::Tier => self.check_tier_unused(name).await,
@@ -78,7 +78,7 @@ impl Resources {
         read(self.client.get(&Key::resource(kind, namespace, name)).await?)
     }
 
-    /// All namespaces when `namespace` is `None`.
+    /// Lists a kind, in all namespaces if `namespace` is `None`.
     pub async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<ResourceList> {
         let (list, unreadable) = self.list_all(kind, namespace).await?;
         for error in &unreadable {
@@ -87,7 +87,7 @@ impl Resources {
         Ok(list)
     }
 
-    /// The same, and beside the list what could not be read.
+    /// Like `list`, but also returns the errors of unreadable entries.
     pub async fn list_all(&self, kind: Kind, namespace: Option<&str>) -> Result<(ResourceList, Vec<Error>)> {
         let listing = self.client.list(&range(kind, namespace)).await?;
         let mut items: Vec<Resource> = listing.entries.into_iter().map(read).collect::<Result<_>>()?;
@@ -98,7 +98,8 @@ impl Resources {
         Ok((list, listing.unreadable))
     }
 
-    /// Only if `resource_version` still stands, when given. Deletes what belongs to the object, too.
+    /// Deletes an object, and everything that belongs to it. Fails if `resource_version` is set and no longer
+    /// current.
     pub async fn delete(
         &self,
         kind: Kind,
@@ -122,7 +123,7 @@ impl Resources {
         read(self.client.delete(&key, revision.as_ref()).await?)
     }
 
-    /// A snapshot of the kind, then every change.
+    /// Watches a kind: a snapshot, then all changes.
     pub fn watch(&self, kind: Kind, namespace: Option<&str>) -> Result<Watch> {
         if kind == Kind::LiveMigration {
             return Err(Error::NotSupported {
@@ -134,7 +135,7 @@ impl Resources {
         Ok(self.client.watch(range(kind, namespace), None))
     }
 
-    /// [`Resources::get`] for a kind known to the compiler.
+    /// Like [`Resources::get`], for a kind known at compile time.
     pub async fn get_as<S: Spec>(&self, namespace: &str, name: &str) -> Result<Object<S>>
     where
         Object<S>: TryFrom<Resource, Error = Resource>,
@@ -142,7 +143,7 @@ impl Resources {
         typed(self.get(S::KIND, namespace, name).await?)
     }
 
-    /// [`Resources::list`] for a kind known to the compiler.
+    /// Like [`Resources::list`], for a kind known at compile time.
     pub async fn list_as<S: Spec>(&self, namespace: Option<&str>) -> Result<Vec<Object<S>>>
     where
         Object<S>: TryFrom<Resource, Error = Resource>,
@@ -150,7 +151,7 @@ impl Resources {
         self.list(S::KIND, namespace).await?.items.into_iter().map(typed).collect()
     }
 
-    /// Stores a checked new object.
+    /// Stores a new object that was checked.
     async fn insert(&self, mut resource: Resource) -> Result<Resource> {
         let meta = resource.metadata_mut();
         metadata::stamp(meta);
@@ -158,7 +159,7 @@ impl Resources {
         read(self.client.create(&key(&resource), &Value::Resource(resource)).await?)
     }
 
-    /// Stores a checked object over the one it was made from.
+    /// Stores a checked object, replacing the version it is based on.
     async fn replace(&self, mut resource: Resource) -> Result<Resource> {
         let revision = self.client.revision(&resource.metadata().resource_version)?;
         resource.metadata_mut().self_link.clear();
@@ -166,7 +167,7 @@ impl Resources {
     }
 }
 
-/// The object with its defaults, if nothing in it is wrong.
+/// Applies the defaults, then checks and validates the object.
 fn prepared(mut resource: Resource, check: fn(&Resource) -> Result<()>) -> Result<Resource> {
     resource.set_defaults();
     check(&resource)?;
@@ -184,7 +185,7 @@ fn key(resource: &Resource) -> Key {
     Key::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
-/// The resource in an entry; under a resource's key there is nothing else.
+/// Returns the resource of an entry; an entry under a resource key contains nothing else.
 fn read(entry: Entry) -> Result<Resource> {
     match entry.value {
         Value::Resource(resource) => Ok(resource),

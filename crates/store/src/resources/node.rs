@@ -1,4 +1,4 @@
-//! Deleting a node takes along what it held and what was configured for it alone.
+//! Deletion of a node, with the addresses it held and the objects that were configured for it alone.
 
 use super::addresses::Addresses;
 use super::{Resources, read, typed};
@@ -10,8 +10,8 @@ use tortie_model::kinds::{BGPPeerSpec, HostEndpointSpec, NodeSpec, WorkloadEndpo
 use tortie_model::{Key, Kind, Object, Resource, Spec};
 
 impl Resources {
-    /// Everything is attempted; while something could not be cleaned up the node stays, so that deleting it again
-    /// finds the rest. Also what a node has left that is itself gone is cleaned up.
+    /// Deletes a node. Attempts all of the clean-up; if any of it fails, the Node object stays, so that
+    /// deleting it again finds the rest. Also cleans up after a node whose Node object is already deleted.
     pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> Result<Resource> {
         let key = Key::resource(Kind::Node, "", name);
         let node: Option<Object<NodeSpec>> = match self.client.get(&key).await {
@@ -74,7 +74,7 @@ impl Resources {
     }
 }
 
-/// The addresses of the node's own tunnels.
+/// Returns the addresses of the node's tunnels.
 fn tunnel_addresses(spec: &NodeSpec) -> BTreeSet<IpAddr> {
     let bgp = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str());
     let wireguard = spec.wireguard.as_ref();
@@ -92,7 +92,7 @@ fn workload_addresses(spec: &WorkloadEndpointSpec) -> impl Iterator<Item = IpAdd
     spec.ip_networks.iter().filter_map(|text| address(text))
 }
 
-/// An address written alone or as a network of one.
+/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(|| text.parse::<IpNet>().ok().map(|net| net.addr()))
 }

@@ -1,4 +1,4 @@
-//! Policies and the tiers they stand in.
+//! Checks of policies against their tiers, and of tiers before they are deleted.
 
 use super::Resources;
 use crate::{Error, Result};
@@ -40,7 +40,7 @@ impl Resources {
     }
 }
 
-/// The tier that a policy is in; none if it is no policy, or of a kind without tiers.
+/// Returns the tier of a policy; `None` if the resource is not a policy or its kind has no tier.
 pub fn tier_of(policy: &Resource) -> Option<&str> {
     let tier = match policy {
         Resource::NetworkPolicy(policy) => &policy.spec.tier,

@@ -1,4 +1,4 @@
-//! Pools among each other and above the blocks that were taken from them.
+//! Checks of pools against other pools and existing blocks, and the deletion of a pool.
 
 use super::addresses::Addresses;
 use super::{Resources, read};
@@ -8,19 +8,19 @@ use std::time::Duration;
 use tortie_model::kinds::{IPPool, IPPoolSpec};
 use tortie_model::{Key, Resource, ValidationError, Value};
 
-/// Time for allocators to see that a pool is disabled before its blocks are taken from under them.
+/// Time for allocators to notice that a pool is disabled before its blocks are released.
 const SETTLE: Duration = Duration::from_millis(500);
 const ATTEMPTS: u32 = 5;
 const CIDR: &str = "IPPool.Spec.CIDR";
 
 impl Resources {
-    /// No other pool overlaps, and blocks that are there already have the pool's size.
+    /// Checks that no other pool overlaps and that existing blocks have the block size of the pool.
     pub(super) async fn check_pool_fits(&self, pool: &IPPool) -> Result<()> {
         let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return Ok(()) };
         let fail = |reason: String| Error::Validation(ValidationError::one(CIDR, &pool.spec.cidr, reason));
         for other in self.list_as::<IPPoolSpec>(None).await? {
             let same = other.metadata.name == pool.metadata.name;
-            // The same name is left to the write, which says that the pool exists.
+            // A pool of the same name is left to the write, which reports that it exists.
             if !same && other.spec.cidr.parse().is_ok_and(|other| overlap(&cidr, &other)) {
                 let (name, taken) = (&other.metadata.name, &other.spec.cidr);
                 return Err(fail(format!(
@@ -40,7 +40,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Disables the pool, lets allocators notice, takes back its blocks, then deletes it.
+    /// Disables the pool, waits for allocators to notice, releases its blocks, then deletes it.
     pub(super) async fn delete_pool(&self, key: &Key, revision: Option<Revision>) -> Result<Resource> {
         let (pool, revision) = self.disable_pool(key, revision).await?;
         tokio::time::sleep(SETTLE).await;
@@ -50,7 +50,8 @@ impl Resources {
         read(self.client.delete(key, revision.as_ref()).await?)
     }
 
-    /// The disabled pool, and the revision that must still stand when it is deleted if the caller gave one.
+    /// Disables the pool and returns it. If the caller gave a revision, also returns the one to expect at the
+    /// deletion.
     async fn disable_pool(&self, key: &Key, given: Option<Revision>) -> Result<(IPPool, Option<Revision>)> {
         let mut attempt = 1;
         loop {

@@ -1,4 +1,4 @@
-//! The profile that allows everything: it exists without being stored.
+//! The built-in profile that allows all traffic. It exists without being stored.
 
 use crate::Error;
 use tortie_model::kinds::{Action, Profile, ProfileSpec, Rule};

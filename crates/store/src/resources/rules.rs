@@ -1,4 +1,4 @@
-//! What must hold in other objects before an object is written.
+//! Checks against other objects before an object is written.
 
 use super::{Resources, profile};
 use crate::{Error, Result};

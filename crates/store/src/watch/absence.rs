@@ -1,7 +1,8 @@
-//! Whether a list may be believed that lacks most of what was known, without I/O.
+//! Decides whether to trust a list that lacks most of the known objects. Does no I/O.
 //!
-//! A wrong API group, a restored backup or a broken proxy gives lists of little or nothing. Deletions that were reported one
-//! by one are believed; those that only follow from a list are believed when several lists agree over some time.
+//! A wrong API group, a restored backup or a broken proxy yields lists with few or no objects. Deletions
+//! reported as single events are trusted; deletions that only follow from a list are trusted once several lists
+//! agree over some time.
 
 use crate::backend::kubernetes::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
 use std::time::Duration;
@@ -9,12 +10,12 @@ use tokio::time::Instant;
 use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX};
 use tortie_model::{Key, KeyRange, Kind};
 
-/// Lists that must agree.
+/// Number of lists that must agree.
 const MIN_LISTS: u32 = 3;
-/// Between two lists of a row. A longer outage between them proves nothing about the objects.
+/// Maximum time between two consecutive lists. A longer outage in between proves nothing about the objects.
 const MAX_LIST_GAP: Duration = Duration::from_secs(15);
 
-/// How much of what was known a list does not have, of one collection.
+/// Numbers of known objects of a collection and of those that a list lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Absence {
     pub known: usize,
@@ -31,7 +32,7 @@ impl Absence {
     }
 }
 
-/// Whether lists of a range that lack a large share may be believed.
+/// State of the decision for a range.
 #[derive(Debug)]
 pub struct AbsenceDoubt {
     is_guarded: bool,
@@ -39,7 +40,7 @@ pub struct AbsenceDoubt {
     row: Option<DoubtRow>,
 }
 
-/// The lists in a row that lack a large share.
+/// Consecutive lists that lack a large share.
 #[derive(Debug)]
 struct DoubtRow {
     first: Instant,
@@ -47,11 +48,11 @@ struct DoubtRow {
     lists: u32,
 }
 
-/// What to make of a list.
+/// Decision about a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbsenceVerdict {
     Believed,
-    /// The first of a row, or a later one.
+    /// Whether it is the first of consecutive doubted lists.
     Doubted {
         is_first: bool,
     },
@@ -62,7 +63,7 @@ impl AbsenceDoubt {
         AbsenceDoubt { is_guarded: is_guarded(range), grace, row: None }
     }
 
-    /// Judges a list that was requested and has arrived at these times.
+    /// Decides about a list, given the times of the request and of the response.
     pub fn judge(&mut self, absence: Absence, requested: Instant, arrived: Instant) -> AbsenceVerdict {
         let row = self.row.take();
         if !self.is_guarded || self.grace.is_zero() || !absence.is_large() {
@@ -87,8 +88,8 @@ impl AbsenceDoubt {
     }
 }
 
-/// Returns the prefix of names that marks the Kubernetes collection of an object; empty for objects of Calico's own. A range
-/// of one kind can be the union of collections, and each of them can be lost alone.
+/// Returns the name prefix that identifies the Kubernetes collection of an object; empty for Calico's own
+/// objects. A range of one kind can be the union of several collections, each of which can be lost separately.
 pub fn collection_prefix(key: &Key) -> &'static str {
     let Key::Resource { kind, name, .. } = key else { return "" };
     let prefixes: &[&'static str] = match kind {
@@ -113,8 +114,9 @@ pub fn guarded_collection(key: &Key) -> Option<(&'static str, &'static str)> {
     Some((kind, collection_prefix(key)))
 }
 
-/// Ranges whose loss opens or cuts off workloads: policy, endpoints, nodes, addresses, services, routing and the settings of
-/// nodes. Staged policies are not among them: they enforce nothing.
+/// Returns whether the loss of a range would open or disconnect workloads: policies, endpoints, nodes,
+/// addresses, services, routing and the settings of nodes. Staged policies do not count, since they are not
+/// enforced.
 pub fn is_guarded(range: &KeyRange) -> bool {
     match range {
         KeyRange::Resources { kind, .. } | KeyRange::Written { kind, .. } => matches!(

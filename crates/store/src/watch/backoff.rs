@@ -1,4 +1,4 @@
-//! How long to wait before trying again: longer each time, never the same for two clients.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A store that is back is noticed within seconds; the jitter keeps thousands of clients apart.
+    /// Default maximum delay: short enough that the client notices a recovered store within seconds. The jitter
+    /// spreads the retries of thousands of clients.
     pub const LONGEST: Duration = Duration::from_secs(5);
 
     pub fn capped(longest: Duration) -> Backoff {

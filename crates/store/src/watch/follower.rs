@@ -1,14 +1,15 @@
-//! What a watcher knows and what it makes of what it hears, without I/O and for any backend.
+//! The state of a watch, without I/O and independent of the backend: receives the backend's reports and returns
+//! the changes to deliver.
 //!
-//! It remembers the revision up to which everything has been delivered, and for every key the revision it was
-//! delivered with. When history is lost (compaction, a store put back to an older state) that is enough to find out
-//! from a new list what has changed, deletions included, without delivering anything twice.
+//! It stores the revision up to which everything has been delivered, and the delivered revision of each key. If
+//! history is lost through compaction or a restored backup, this is sufficient to derive all changes from a new
+//! list, including deletions, without delivering anything twice.
 
 use super::absence::{Absence, collection_prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::{Key, Revision};
 
-/// An entry as a backend reports it; the value need not have been read yet.
+/// An entry as reported by a backend; the value may not be decoded yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Item<V> {
     pub key: Key,
@@ -23,11 +24,11 @@ pub(crate) enum Update<V> {
     Delete { key: Key, revision: Revision },
 }
 
-/// What to ask the store next.
+/// Next request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     List,
-    /// The keys as they were at a revision the consumer has seen.
+    /// List the keys at a revision that the consumer has seen.
     ListKeys {
         revision: Revision,
     },
@@ -36,21 +37,21 @@ pub(crate) enum Step {
     },
 }
 
-/// What to deliver to the consumer.
+/// Change to deliver to the consumer.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Change<V> {
     Update(Update<V>),
     InSync(Revision),
-    /// Forget everything: a snapshot follows.
+    /// Discard the state: a snapshot follows.
     Reset,
 }
 
 #[derive(Debug, PartialEq)]
 enum Phase {
     Listing,
-    /// The consumer has seen this revision elsewhere.
+    /// The consumer resumes from this revision.
     Resuming(Revision),
-    /// Everything up to here has been delivered.
+    /// All changes up to this revision have been delivered.
     Following(Revision),
 }
 
@@ -58,14 +59,15 @@ enum Phase {
 pub(crate) struct Follower {
     phase: Phase,
     known: BTreeMap<Key, Revision>,
-    /// Keys that only doubted lists have. They do not count as known when absence is measured: a wrong datastore with many
-    /// objects would make the missing ones a small share.
+    /// Keys that only doubted lists contain. They do not count as known when absence is measured: otherwise a
+    /// wrong datastore with many objects would make the missing ones a small share.
     doubtful: BTreeSet<Key>,
     in_sync: bool,
 }
 
 impl Follower {
-    /// With `after`, the consumer knows the state at that revision and wants what came later.
+    /// Creates a follower. With `after`, the consumer knows the state at that revision and needs only later
+    /// changes.
     pub fn new(after: Option<Revision>) -> Follower {
         Follower {
             phase: after.map_or(Phase::Listing, Phase::Resuming),
@@ -83,7 +85,7 @@ impl Follower {
         }
     }
 
-    /// How much of what is known a list does not have, of the collection that lacks most.
+    /// Returns the known objects that a list lacks, for the collection with the largest absence.
     pub fn measure_absence<V>(&self, items: &[Item<V>]) -> Absence {
         let mut absences: BTreeMap<&str, Absence> = BTreeMap::new();
         let counts = |key: &Key| self.known.contains_key(key) && !self.doubtful.contains(key);
@@ -100,8 +102,8 @@ impl Follower {
         absences.into_values().max_by_key(|absence| (absence.is_large(), absence.missing)).unwrap_or_default()
     }
 
-    /// The whole range as it stands: delivers what differs from what is known. A range can be large: what is delivered is
-    /// handed on from the list itself, without a copy.
+    /// Processes a list of the whole range. Returns the differences from the known state. The items are moved,
+    /// not copied, since a range can be large.
     pub fn listed<V>(
         &mut self,
         mut items: Vec<Item<V>>,
@@ -121,8 +123,8 @@ impl Follower {
         gone.chain(puts).map(Change::Update).chain(in_sync.map(Change::InSync))
     }
 
-    /// A list that lacks too much to be believed: delivers what it adds and changes. What it lacks stays known, and the next
-    /// step is a list again.
+    /// Processes a list that is not trusted. Returns only additions and changes; missing objects stay known,
+    /// and the next step is another list.
     pub fn listed_in_doubt<V>(
         &mut self,
         mut items: Vec<Item<V>>,
@@ -137,13 +139,13 @@ impl Follower {
         items.into_iter().map(Update::Put).map(Change::Update)
     }
 
-    /// The keys at the revision the consumer has seen: nothing to deliver yet.
+    /// Processes the keys at the revision that the consumer has seen. No changes are delivered yet.
     pub fn keys_listed<V>(&mut self, keys: Vec<(Key, Revision)>, revision: Revision) -> Vec<Change<V>> {
         self.known = keys.into_iter().collect();
         self.follow(revision).map(Change::InSync).into_iter().collect()
     }
 
-    /// The revision the consumer has seen is no longer (or not yet) in the store's history.
+    /// Starts over because the consumer's revision is no longer, or not yet, in the history of the store.
     pub fn revision_gone<V>(&mut self) -> Vec<Change<V>> {
         self.phase = Phase::Listing;
         self.known.clear();
@@ -151,12 +153,12 @@ impl Follower {
         vec![Change::Reset]
     }
 
-    /// The place in history is lost: the next step is a list.
+    /// Makes the next step a list, because the position in history is lost.
     pub fn stale(&mut self) {
         self.phase = Phase::Listing;
     }
 
-    /// What happened up to a revision. A backend may repeat what it has reported; the consumer hears it once.
+    /// Processes the updates up to a revision. A backend may repeat updates; the consumer receives each once.
     pub fn updated<V>(&mut self, updates: Vec<Update<V>>, revision: Revision) -> Vec<Change<V>> {
         self.phase = Phase::Following(revision);
         updates.into_iter().filter(|update| self.is_news(update)).map(Change::Update).collect()
@@ -171,7 +173,7 @@ impl Follower {
         }
     }
 
-    /// The revision to report if it is the first that the consumer is in sync with.
+    /// Sets the position. Returns the revision if it is the first at which the consumer is in sync.
     fn follow(&mut self, revision: Revision) -> Option<Revision> {
         let first = !std::mem::replace(&mut self.in_sync, true);
         let reported = first.then(|| revision.clone());
@@ -215,7 +217,7 @@ mod tests {
         let mut follower = Follower::new(None);
         drop(follower.listed(list(0..20), 1.into()));
         follower.stale();
-        // More objects of another datastore do not make those that are missing a small share.
+        // Additional objects of another datastore do not make the missing ones a small share.
         for delivered in [100, 0] {
             let absence = follower.measure_absence(&list(20..120));
             assert_eq!((absence.known, absence.missing), (20, 20));

@@ -1,7 +1,8 @@
-//! Watches that survive: a snapshot, then every later change once, whatever happens to connections and history.
+//! Watches that survive failures: a snapshot, then each later change once, whatever happens to connections and
+//! history.
 //!
-//! `follower` decides (what the backend says in, changes out, no I/O); a `source` is the backend's part; this file
-//! drives the one with the other and hands the changes to the consumer.
+//! `follower` holds the state and decides what to deliver (no I/O); a `source` accesses the backend; this
+//! module connects the two and delivers the changes to the consumer.
 
 mod absence;
 mod backoff;
@@ -22,48 +23,49 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tortie_model::KeyRange;
 
-/// Events waiting for a slow consumer; when they are this many, the server has to wait.
+/// Maximum number of events queued for a slow consumer; beyond it the server has to wait.
 const QUEUE: usize = 256;
 
-/// How a watch reaches the store.
+/// Connection status of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
-    /// Why the store cannot be heard at present; `None` while it can.
+    /// Reason for which the store is unreachable; `None` while it is reachable.
     pub trouble: Option<String>,
-    /// Attempts that failed since the watch was started.
+    /// Number of failed attempts since the watch was started.
     pub failed_attempts: u64,
-    /// The store answers, but most objects are missing without having been deleted: these stay.
+    /// The store responds, but most objects are missing without having been deleted; they are kept.
     pub distrusted: bool,
 }
 
-/// When another watch of the same client reaches the store again, this one tries within so long.
+/// Maximum random delay before a retry when another watch of the same client has reached the store again.
 const RECOVERY_SPREAD: Duration = Duration::from_millis(250);
 
 static DISTRUSTED_LISTS: AtomicU64 = AtomicU64::new(0);
 
-/// Lists whose absences watches of this process did not apply, because most of what was known was missing.
+/// Returns the number of lists whose absences were not applied by watches of this process, because most known
+/// objects were missing.
 pub fn distrusted_lists() -> u64 {
     DISTRUSTED_LISTS.load(Ordering::Relaxed)
 }
 
-/// How a watch is to behave.
+/// Options of a watch.
 pub(crate) struct WatchOptions {
     pub after: Option<Revision>,
     pub progress: Progress,
     /// Shared by the watches of a client.
     pub recovered: Arc<Notify>,
-    /// For how long a large share of objects must be missing.
+    /// Time for which a large share of objects must be missing before they are deleted.
     pub grace: Duration,
 }
 
-/// Whether a watch says up to where it has reported everything.
+/// Whether a watch reports the revision up to which it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Silent,
     Reported,
 }
 
-/// A stream of events that survives reconnects and compaction. Dropping it ends it.
+/// A stream of events that survives reconnects and compaction. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
     events: mpsc::Receiver<Event>,
@@ -93,23 +95,24 @@ impl Watch {
         Watch { events, connection, signs, task }
     }
 
-    /// `None` only when the runtime is shutting down. Safe to cancel.
+    /// Returns the next event; `None` only if the runtime is shutting down. Cancel-safe.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
-    /// Why the store cannot be heard at present; `None` while it can. Silence with trouble is not news.
+    /// Returns the reason for which the store is unreachable; `None` while it is reachable. Without events,
+    /// this distinguishes an outage from a quiet store.
     pub fn trouble(&self) -> Option<String> {
         self.connection.borrow().trouble.clone()
     }
 
-    /// The connection from now on, for whoever looks after more than one watch.
+    /// Returns a receiver of the connection status, for callers that supervise several watches.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.connection.clone()
     }
 
-    /// Counts whatever is heard of the store, and every attempt that fails. Every wait has a deadline, so a number that stays
-    /// the same for minutes is that of a watch that is stuck.
+    /// Returns a counter of messages from the store and of failed attempts. Every wait has a timeout, so a
+    /// watch whose counter is constant for minutes is stuck.
     pub fn signs_of_life(&self) -> Arc<AtomicU64> {
         self.signs.clone()
     }
@@ -121,7 +124,7 @@ impl Drop for Watch {
     }
 }
 
-/// The consumer is gone.
+/// The consumer has dropped the watch.
 struct Gone;
 
 struct Feed<S> {
@@ -150,14 +153,14 @@ impl<S: Source> Feed<S> {
                 Err(Gone) => return,
                 Ok(Ok(())) => self.connected(),
                 Ok(Err(error)) => {
-                    // Tried again until it works: whoever watches says once that it does not.
+                    // Retried until it succeeds; the supervisor of the watch reports the outage once.
                     tracing::debug!(range = %self.range, %error, "watch interrupted; trying again");
                     self.connection.send_modify(|connection| {
                         connection.trouble = Some(error.to_string());
                         connection.failed_attempts += 1;
                         connection.distrusted = self.doubt.is_open();
                     });
-                    // What went well for a while is a new start, also when there was nothing to report.
+                    // An attempt that ran for a while resets the backoff, even if there was nothing to report.
                     if began.elapsed() > Backoff::LONGEST {
                         backoff.reset();
                     }
@@ -188,14 +191,14 @@ impl<S: Source> Feed<S> {
                         grace: self.doubt.grace(),
                     };
                     if is_first {
-                        tracing::error!(%error, "objects that a list of the datastore lacks are kept");
+                        tracing::error!(%error, "keeping objects that are missing from a list of the datastore");
                     }
                     self.deliver(follower.listed_in_doubt(items)).await?;
                     return Ok(Err(error));
                 }
                 if absence.is_large() {
                     let range = &self.range;
-                    tracing::warn!(%range, ?absence, "objects are gone from the datastore; they are removed here");
+                    tracing::warn!(%range, ?absence, "removing objects that are gone from the datastore");
                 }
                 self.deliver(follower.listed(items, revision.clone())).await?;
                 self.reached(revision).await.map(Ok)
@@ -292,7 +295,7 @@ mod tests {
     use follower::Item;
     use tortie_model::Key;
 
-    /// An empty range of a store that is away until a moment.
+    /// An empty range of a store that is unreachable until `back_at`.
     struct ReturningSource {
         back_at: Instant,
     }

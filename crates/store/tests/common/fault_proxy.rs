@@ -1,4 +1,4 @@
-//! A proxy in front of a real API server that answers in its place while it is told to.
+//! A proxy in front of a real API server that can respond in its place.
 
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
@@ -12,24 +12,25 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, Signature
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::IntervalStream;
 
-/// How requests are answered.
+/// Injected fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// By the server.
+    /// The server responds.
     None,
     /// Every connection is closed.
     Closed,
-    /// With this code and body; watches are told that their place is lost, so that clients list.
+    /// Respond with this code and body. Watches get an "expired" error, so that clients list again.
     Body(u16, String),
-    /// The same for paths with this part; other requests are answered by the server.
+    /// Like `Body` with code 200, but only for paths that contain this text; the server responds to other
+    /// requests.
     BodyOf(&'static str, String),
-    /// With a body that never ends.
+    /// Respond with an endless body.
     EndlessBody,
-    /// Watches with a line that never ends, other requests by the server.
+    /// Respond to watches with an endless line; the server responds to other requests.
     EndlessLine,
 }
 
-/// Speaks plain HTTP to clients. Connections end when the fault changes.
+/// Accepts plain HTTP. Connections are closed when the fault changes.
 pub struct FaultProxy {
     pub url: String,
     fault: Arc<Mutex<Fault>>,
@@ -38,7 +39,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// `server` is the URL of an API server.
+    /// Starts a proxy for the API server at the URL `server`.
     pub async fn start(server: &str, fault: Fault) -> FaultProxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -71,7 +72,7 @@ impl Drop for FaultProxy {
     }
 }
 
-/// Answers one request; the connection ends with it.
+/// Handles one request, then closes the connection.
 async fn answer(mut client: TcpStream, fault: &Fault, target: &str) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -104,7 +105,7 @@ async fn answer(mut client: TcpStream, fault: &Fault, target: &str) -> std::io::
 
 async fn write_endlessly(mut client: TcpStream) -> std::io::Result<()> {
     client.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").await?;
-    // At a pace that a test on a busy machine can stand, should nobody end it.
+    // Limited pace, to protect a busy machine in case the client never closes the connection.
     let piece = vec![b'a'; 1 << 20];
     let mut ticks = IntervalStream::new(tokio::time::interval(std::time::Duration::from_millis(2)));
     while ticks.next().await.is_some() {

@@ -1,4 +1,4 @@
-//! The stores the tests run against, and a few words to write tests in.
+//! Test fixtures: stores, proxies and helper functions.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod fault_proxy;
@@ -19,7 +19,7 @@ use tortie_model::{API_VERSION, Kind, Resource};
 use tortie_store::{Client, Config, Event, Limits, Resources, Revision, Watch};
 use tortie_testkit::Etcd;
 
-/// Ends a test that hangs, with a word about where.
+/// Fails a test that hangs, naming the operation.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(180), future).await.unwrap_or_else(|_| panic!("{what} hangs"))
 }
@@ -32,7 +32,7 @@ pub async fn client(endpoints: &str) -> Client {
     Client::connect(&Config::at(endpoints)).await.unwrap()
 }
 
-/// A client that gives up soon.
+/// Creates a client with short timeouts.
 pub async fn hasty(config: &Config) -> Client {
     let limits =
         Limits { dial: Duration::from_secs(6), request: Duration::from_secs(9), ..Limits::default() };
@@ -58,7 +58,7 @@ pub async fn next(watch: &mut Watch) -> Event {
     within("the watch", watch.next()).await.expect("an event")
 }
 
-/// A store that can be taken away and brought back.
+/// A store that can be stopped and restarted.
 pub enum Store {
     Etcd(Etcd),
     Embedded(Embedded),
@@ -98,7 +98,7 @@ impl Store {
         }
     }
 
-    /// The same data where clients of the old place do not find it.
+    /// Restarts the store with the same data at another address, where existing clients do not find it.
     pub async fn restart_elsewhere(&mut self) {
         match self {
             Store::Etcd(etcd) => etcd.restart_elsewhere().expect("etcd elsewhere"),
@@ -119,14 +119,14 @@ impl Store {
         }
     }
 
-    /// Keeps a copy of the data, for [`Store::restore`].
+    /// Copies the data, for [`Store::restore`].
     pub async fn backup(&mut self) {
         self.kill().await;
         copy(&self.data(), &self.data().with_extension("backup"));
         self.restart().await;
     }
 
-    /// Puts the store back to its backup.
+    /// Restores the backup.
     pub async fn restore(&mut self) {
         self.kill().await;
         std::fs::remove_dir_all(self.data()).unwrap();
@@ -158,14 +158,14 @@ impl Store {
         KvClient::new(channel)
     }
 
-    /// What lies under a key, to the byte.
+    /// Returns the raw value of a key.
     pub async fn raw(&self, key: &str) -> Option<String> {
         let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
         let kvs = self.kv().await.range(request).await.unwrap().into_inner().kvs;
         kvs.into_iter().next().map(|kv| String::from_utf8(kv.value.to_vec()).unwrap())
     }
 
-    /// Puts bytes under a key as another program would.
+    /// Writes a raw value, as another program would.
     pub async fn put_raw(&self, key: &str, value: &str) {
         let request =
             PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..Default::default() };
@@ -177,7 +177,7 @@ impl Store {
         self.kv().await.delete_range(request).await.unwrap();
     }
 
-    /// Whether the state at a revision can still be read.
+    /// Returns whether the state at a revision is still available.
     pub async fn remembers(&self, revision: &Revision) -> bool {
         let revision = i64::try_from(revision.number().unwrap()).unwrap();
         let range = RangeRequest { key: "/".into(), revision, ..Default::default() };
@@ -188,7 +188,7 @@ impl Store {
         }
     }
 
-    /// Forgets all history.
+    /// Compacts the whole history.
     pub async fn compact(&self) {
         let mut kv = self.kv().await;
         let range = RangeRequest { key: "/".into(), ..Default::default() };
@@ -210,7 +210,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The embedded store in this process.
+/// The embedded store, running in this process.
 pub struct Embedded {
     dir: tempfile::TempDir,
     socket: PathBuf,
@@ -240,7 +240,7 @@ impl Embedded {
     }
 }
 
-/// Writes a test once and runs it on every store.
+/// Runs a test on every store.
 #[macro_export]
 macro_rules! on_each_store {
     ($($name:ident)*) => {$(
@@ -258,7 +258,7 @@ macro_rules! on_each_store {
     )*};
 }
 
-/// A way to a store on which connections can be made to hang.
+/// A TCP proxy to a store whose connections can be frozen.
 pub struct Proxy {
     pub endpoint: String,
     frozen: tokio::sync::watch::Sender<u32>,
@@ -290,7 +290,7 @@ impl Proxy {
         Proxy { endpoint, frozen, task }
     }
 
-    /// Connections that are open now carry nothing any more; new ones do.
+    /// Stops forwarding on all open connections; new ones work.
     pub fn freeze(&self) {
         self.frozen.send_modify(|count| *count += 1);
     }

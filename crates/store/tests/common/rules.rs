@@ -1,4 +1,5 @@
-//! What holds in every store: rules about more than one object, and the life of one. Each leaves the store as it was.
+//! Rules that hold on every backend: checks across objects, and the lifecycle of an object. Each test leaves
+//! the store as it was.
 
 use super::object;
 use serde_json::json;
@@ -52,7 +53,7 @@ pub async fn an_object_lives_and_dies(store: &Resources) {
     assert!(matches!(store.update(late).await, Err(Error::DoesNotExist { .. })));
 }
 
-/// Of a store without any tier.
+/// Requires a store without any tier.
 pub async fn policies_need_their_tier(resources: &Resources) {
     for kind in [
         Kind::NetworkPolicy,
@@ -69,7 +70,7 @@ pub async fn policies_need_their_tier(resources: &Resources) {
     }
 }
 
-/// Of a store with the built-in tiers.
+/// Requires a store with the built-in tiers.
 pub async fn tiers_in_use_stay(resources: &Resources) {
     for name in ["default", "kube-admin", "kube-baseline"] {
         let refused = text(resources.delete(Kind::Tier, "", name, None).await);

@@ -1,7 +1,7 @@
 //! Compaction of the store's history, with the protocol of kube-apiserver and Calico.
 //!
 //! All compactors of a store share one record. The one that overwrites the version it has last seen gets the
-//! turn, and compacts up to the revision of its own last turn. So several compactors, including kube-apiserver,
+//! turn, and compacts up to the revision of its previous turn. So several compactors, including kube-apiserver,
 //! compact no more often than the one with the shortest period would alone, and never compact revisions younger
 //! than its period.
 

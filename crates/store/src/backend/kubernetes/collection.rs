@@ -22,7 +22,7 @@ use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 /// Type of the objects of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A Calico resource stored as a custom resource of its own kind.
+    /// A Calico resource, stored as a custom resource of the same kind.
     Resource(Kind),
     /// An IPAM record stored as a custom resource of this kind.
     Record(Kind),
@@ -438,9 +438,7 @@ fn page<T: DeserializeOwned + CoreObject>(
 /// Decodes a Kubernetes object. kube-apiserver validates these, so an undecodable one is ignored.
 fn typed<T: DeserializeOwned>(object: Json) -> Option<T> {
     serde_json::from_value(object)
-        .inspect_err(
-            |error| tracing::warn!(%error, "ignoring a Kubernetes object that cannot be parsed"),
-        )
+        .inspect_err(|error| tracing::warn!(%error, "ignoring a Kubernetes object that cannot be parsed"))
         .ok()
 }
 

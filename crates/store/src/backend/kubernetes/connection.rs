@@ -26,7 +26,7 @@ fn addresses(endpoints: &str) -> Vec<&str> {
 /// Builds a client that reloads tokens and certificates before they expire: a token file once a minute.
 fn client(mut config: kube::Config, limits: &Limits) -> Result<kube::Client> {
     config.connect_timeout = Some(limits.dial);
-    // Watches may be silent for a long time; all other requests have a timeout of their own.
+    // Watches may be silent for a long time; all other requests have a separate timeout.
     config.read_timeout = None;
     kube::Client::try_from(config)
         .map_err(|error| Error::Config(format!("the Kubernetes API cannot be used as configured: {error}")))

@@ -20,7 +20,7 @@ pub enum Failure {
         reason: String,
         unasked: bool,
     },
-    /// The response is not what was requested.
+    /// The response does not match the request.
     Response(ResponseError),
     /// The server rejected the credentials (401).
     Unknown(Error),

@@ -1,4 +1,4 @@
-//! IPAM's records (blocks, affinities, handles, settings) as custom resources.
+//! Conversion of IPAM records (blocks, affinities, handles, configuration) to custom resources and back.
 
 use super::group::ApiGroup;
 use super::names;
@@ -8,7 +8,7 @@ use tortie_model::ipam::BlockAffinity;
 use tortie_model::key::AffinityType;
 use tortie_model::{Key, Kind, Value};
 
-/// The kind and the name of the object that holds a record.
+/// Returns the kind and the name of the object that stores a record.
 pub fn place(key: &Key) -> Option<(Kind, String)> {
     Some(match key {
         Key::Block { cidr } => (Kind::IPAMBlock, names::block(cidr)),
@@ -19,7 +19,7 @@ pub fn place(key: &Key) -> Option<(Kind, String)> {
     })
 }
 
-/// What to store; `None` for a value that does not belong to the key.
+/// Returns the object to store; `None` if the value does not belong to the key.
 pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
     let (kind, name) = place(key)?;
     let mut labels = Map::new();
@@ -71,19 +71,19 @@ pub fn write(group: ApiGroup, key: &Key, value: &Value) -> Option<Json> {
     }))
 }
 
-/// What a stored object holds.
+/// Content of a stored object.
 #[derive(Debug, PartialEq)]
-// Nearly every record is present: boxing it would cost an allocation each to make the rare ones smaller.
+// Nearly every record is present: boxing it would cost an allocation each to make the rare variants smaller.
 #[allow(clippy::large_enum_variant)]
 pub enum Record {
     Present(Key, Result<Value, UnreadableRecord>),
-    /// Marked as deleted: whoever sees it finishes the deletion.
+    /// Marked as deleted: a client that reads it completes the deletion.
     Deleted(Key),
-    /// Not even its key can be read.
+    /// The key is unreadable; contains the reason.
     Nameless(String),
 }
 
-/// A record whose key can be read and whose value cannot.
+/// A record with a readable key and an unreadable value.
 #[derive(Debug, PartialEq)]
 pub struct UnreadableRecord {
     pub text: String,
@@ -100,7 +100,7 @@ pub fn read(kind: Kind, stored: &Json) -> Record {
     let key = match kind {
         Kind::IPAMBlock => net(&text("cidr")).map(|cidr| Key::Block { cidr }),
         Kind::BlockAffinity => net(&text("cidr")).and_then(|cidr| {
-            // Old writers left the type empty.
+            // Old clients left the type empty.
             let affinity = match text("type").as_str() {
                 "" => AffinityType::Host,
                 other => {
@@ -144,7 +144,7 @@ pub fn read(kind: Kind, stored: &Json) -> Record {
     Record::Present(key, value.map_err(|error| UnreadableRecord { text, reason: error.to_string() }))
 }
 
-/// The same record, marked as deleted.
+/// Returns the record marked as deleted.
 pub fn deleted(value: &Value) -> Value {
     let mut value = value.clone();
     match &mut value {

@@ -1,7 +1,8 @@
-//! Responses of the API server: bounded in size, and accepted only if they are what the request asked for.
+//! Responses of kube-apiserver: bounded in size, and accepted only if they match the request.
 //!
-//! A proxy, a load balancer or a server that starts can answer 200 with something else. Taken for a list of nothing, such an
-//! answer would delete every policy, so anything that is not the object or the list of the request is an error.
+//! A proxy, a load balancer or a starting server may respond with status 200 and other content. If such a
+//! response counted as an empty list, all policies would be deleted, so everything but the requested object or
+//! list is an error.
 
 use super::api::ListHead;
 use super::failure::Failure;
@@ -13,25 +14,25 @@ use serde_json::Value as Json;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A page of a list that is larger is requested again with fewer objects.
+/// Maximum size of a response. A larger page of a list is requested again with fewer objects.
 pub const MAX_RESPONSE_BYTES: usize = 32 << 20;
-/// One event of a watch. An object has at most 1.5 MiB in etcd; as JSON it can be a few times that.
+/// Maximum size of a watch event. An object has at most 1.5 MiB in etcd; as JSON it can be a few times larger.
 pub const MAX_WATCH_LINE_BYTES: usize = 8 << 20;
-/// The explanation of a request that failed; the rest is not read.
+/// Maximum number of bytes read from an error response.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
-/// Objects of which only the metadata was requested.
+/// Kind and version of objects of which only the metadata was requested.
 const METADATA_KIND: &str = "PartialObjectMetadata";
 const METADATA_VERSION: &str = "meta.k8s.io/v1";
 
 static REJECTED_RESPONSES: AtomicU64 = AtomicU64::new(0);
 
-/// Responses of API servers that this process rejected because they were too large or not what was requested.
+/// Returns the number of responses of API servers that this process rejected as too large or not as requested.
 pub fn rejected_responses() -> u64 {
     REJECTED_RESPONSES.load(Ordering::Relaxed)
 }
 
-/// Why a successful response is not used.
+/// Reason for which a successful response is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     #[error(
@@ -55,7 +56,7 @@ pub enum ResponseError {
 }
 
 impl ResponseError {
-    /// The error, counted.
+    /// Counts the error and converts it to a failure.
     pub fn count(self) -> Failure {
         REJECTED_RESPONSES.fetch_add(1, Ordering::Relaxed);
         Failure::Response(self)
@@ -66,7 +67,7 @@ pub fn unreadable(path: &str, reason: &impl ToString) -> Failure {
     ResponseError::Unreadable { path: path.to_owned(), reason: reason.to_string() }.count()
 }
 
-/// The group and version, the namespace and the name in the path of an object or of a collection.
+/// API version, namespace and name in the path of an object or of a collection.
 #[derive(Debug, PartialEq, Eq)]
 struct PathIdentity<'a> {
     api_version: &'a str,
@@ -98,20 +99,20 @@ impl PathIdentity<'_> {
     }
 }
 
-/// The group and version, and the name of the resource, in the path of a collection.
+/// Returns the API version and the resource name in the path of a collection.
 pub fn collection_of(path: &str) -> (&str, &str) {
     let version = PathIdentity::parse(path).api_version;
     let path = path.split('?').next().unwrap_or_default();
     (version, path.rsplit('/').next().unwrap_or_default())
 }
 
-/// Fails unless a document of discovery is of the kind.
+/// Checks that a discovery document is of the kind.
 pub fn check_kind(path: &str, kind: &str, document: &Json) -> Result<(), Failure> {
     let found = document.get("kind").and_then(Json::as_str).unwrap_or_default();
     if found == kind { Ok(()) } else { Err(wrong_identity(path, &[kind], &[found])) }
 }
 
-/// Fails unless an object is of the kind and is the one that the path names.
+/// Checks that an object is of the kind and is the one at the path.
 pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), Failure> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let PathIdentity { api_version, namespace, name } = PathIdentity::parse(path);
@@ -126,7 +127,8 @@ pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), Failure
     Ok(())
 }
 
-/// Fails unless a page belongs to a list of the kind. Every page must have the version of the list: a watch begins there.
+/// Checks that a page belongs to a list of the kind. Every page must have the resource version of the list: a
+/// watch starts there.
 pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Failure> {
     let list = format!("{kind}List");
     let expected = [PathIdentity::parse(path).api_version, &list];
@@ -141,7 +143,7 @@ pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Failure
     Ok(())
 }
 
-/// Fails unless the object of a watch event is of the kind.
+/// Checks that the object of a watch event is of the kind.
 pub fn check_event(path: &str, kind: &str, object: &Json) -> Result<(), Failure> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let expected = [PathIdentity::parse(path).api_version, kind];
@@ -169,7 +171,7 @@ pub fn missing_field(path: &str, field: &'static str) -> Failure {
     ResponseError::MissingField { path: path.to_owned(), field }.count()
 }
 
-/// The next bytes of a body; `None` at its end.
+/// Returns the next bytes of a body; `None` at its end.
 async fn read_chunk(body: &mut Body) -> Option<Result<Bytes, kube::Error>> {
     loop {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
@@ -182,7 +184,7 @@ async fn read_chunk(body: &mut Body) -> Option<Result<Bytes, kube::Error>> {
     }
 }
 
-/// The body of a successful response; the failure that any other describes.
+/// Returns the body of a successful response. Any other response is converted to a failure.
 pub async fn read_text(path: &str, response: http::Response<Body>) -> Result<String, Failure> {
     let mut body = accept_status(response).await?;
     let mut text = Vec::new();
@@ -197,7 +199,7 @@ pub async fn read_text(path: &str, response: http::Response<Body>) -> Result<Str
     String::from_utf8(text).map_err(|error| unreadable(path, &error))
 }
 
-/// The body of a successful response, not read yet.
+/// Returns the body of a successful response without reading it.
 pub async fn accept_status(response: http::Response<Body>) -> Result<Body, Failure> {
     let code = response.status();
     let mut body = response.into_body();
@@ -218,12 +220,12 @@ pub async fn accept_status(response: http::Response<Body>) -> Result<Body, Failu
     Err(Failure::of_status(&status))
 }
 
-/// The events of a watch, one for each line.
+/// Reads the events of a watch, one per line.
 pub struct EventReader {
     path: String,
     body: Body,
     buffer: BytesMut,
-    /// Bytes of the buffer that have no line end.
+    /// Length of the buffered data that was searched for a line end without finding one.
     scanned: usize,
 }
 
@@ -232,7 +234,7 @@ impl EventReader {
         EventReader { path: path.to_owned(), body, buffer: BytesMut::new(), scanned: 0 }
     }
 
-    /// `None` when the server has ended the watch, or the connection is lost.
+    /// Returns the next event; `None` when the server has ended the watch or the connection is lost.
     pub async fn next(&mut self) -> Option<Result<WatchEvent<Json>, Failure>> {
         loop {
             let Some(length) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
@@ -279,7 +281,8 @@ impl EventReader {
         }
     }
 
-    /// A last line without its end may be incomplete: what it would have been is requested again.
+    /// Reads a last line without a line end. If it is incomplete, it is dropped: the reopened watch delivers
+    /// the event again.
     fn read_rest(&mut self) -> Option<Result<WatchEvent<Json>, Failure>> {
         let line = std::mem::take(&mut self.buffer);
         self.scanned = 0;

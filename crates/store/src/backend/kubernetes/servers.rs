@@ -1,7 +1,7 @@
-//! The addresses at which the API server is found, and who we are there.
+//! Addresses of kube-apiserver and the clients for them.
 //!
-//! One address is used until it cannot be reached. When the server does not know us any more, the settings are read again:
-//! a kubeconfig or a token may have been replaced by one that is still good.
+//! One address is used until it is unreachable. If the server rejects the credentials, the settings are
+//! reloaded: the kubeconfig or the token may have been replaced.
 
 use super::connection;
 use crate::config::KubernetesTarget;
@@ -9,7 +9,8 @@ use crate::{Limits, Result};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Between two readings of the settings: whoever is refused for good must not read files all the time.
+/// Minimum interval between two reloads of the settings, so that a permanently rejected client does not read
+/// files all the time.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -22,12 +23,12 @@ pub struct Servers {
 struct State {
     clients: Vec<kube::Client>,
     current: usize,
-    /// How often the settings have been read.
+    /// Number of times the settings were reloaded.
     generation: u64,
     read_at: Instant,
 }
 
-/// A server that was asked, and on what grounds.
+/// The server used for a request, and the generation of its settings.
 pub struct Asked {
     pub client: kube::Client,
     index: usize,
@@ -49,14 +50,14 @@ impl Servers {
         self.state.read().unwrap_or_else(PoisonError::into_inner).clients.len()
     }
 
-    /// The server in use.
+    /// Returns the server in use.
     pub fn current(&self) -> Option<Asked> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let State { current: index, generation, .. } = *state;
         state.clients.get(index).map(|client| Asked { client: client.clone(), index, generation })
     }
 
-    /// One could not be reached: the next is used, unless somebody else has moved on already.
+    /// Switches to the next server after a failure, unless another request has switched already.
     pub fn leave(&self, asked: &Asked) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.current == asked.index {
@@ -64,8 +65,8 @@ impl Servers {
         }
     }
 
-    /// The server does not know us, or its connections are dead: whether the settings have been read and the connections
-    /// opened again since it was asked.
+    /// Reloads the settings and reopens the connections, because the server rejects the credentials or its
+    /// connections are dead. Returns whether they were reloaded since the request was sent.
     pub async fn renew(&self, asked: &Asked) -> bool {
         {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +86,7 @@ impl Servers {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot read the settings of the API server again; the old ones are used");
+                tracing::warn!(%error, "cannot reload the settings of kube-apiserver; using the previous ones");
                 false
             }
         }
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!((first.index, second.index), (0, 1));
         servers.leave(&second);
         assert_eq!(servers.current().unwrap().index, 0);
-        // Just read: not again so soon.
+        // Loaded just now: not reloaded yet.
         assert!(!servers.renew(&first).await);
         servers.state.write().unwrap().read_at -= PAUSE;
         assert!(servers.renew(&first).await);

@@ -1,17 +1,17 @@
-//! Where a service of Kubernetes is, for whoever has to reach it from the host.
+//! Endpoints of a Kubernetes service, for programs that reach it from the host.
 
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 
-/// One place of a service.
+/// An endpoint of a service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceEndpoint {
     pub address: SocketAddr,
-    /// The node of Kubernetes that it runs on; empty if nobody says.
+    /// Kubernetes node on which it runs; empty if unknown.
     pub node: String,
 }
 
-/// A discovery.k8s.io/v1 EndpointSlice: the fields that are read.
+/// A discovery.k8s.io/v1 EndpointSlice, reduced to the fields that are used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Slice {
@@ -48,7 +48,7 @@ pub(super) fn find_endpoints(slices: &[Slice], port_name: &str) -> Vec<ServiceEn
         let Some(port) = slice.ports.iter().flatten().find(named).and_then(|port| port.port) else {
             continue;
         };
-        // Readiness that nobody knows counts as ready.
+        // Unknown readiness counts as ready.
         let ready = |endpoint: &&Endpoint| endpoint.conditions.ready.unwrap_or(true);
         for endpoint in slice.endpoints.iter().flatten().filter(ready) {
             let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());

@@ -1,4 +1,4 @@
-//! The API's part in a watch: one stream for each collection of the range.
+//! Implementation of `Source` for the Kubernetes API: one watch stream per collection of the range.
 
 use super::Kubernetes;
 use super::api::{Api, Detail, Events};
@@ -17,19 +17,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tortie_model::{Key, KeyRange, Value};
 
-/// Where kinds are defined.
+/// Collection of the CustomResourceDefinitions.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Stands for the version of a collection that the server does not have.
+/// Placeholder for the resource version of a collection that the server does not have.
 const NOT_SERVED: &str = "-";
-/// How often a collection that was there must be missing before it is believed: a server that starts may not know yet.
+/// Number of consecutive lists without a previously served collection before it counts as removed: a starting
+/// server may not know it yet.
 const DISBELIEF: u32 = 5;
-/// When to look again for a kind that is not installed: soon after its definition was heard of, then more and more rarely,
-/// since a cluster may well do without it.
+/// Minimum delay between checks for a kind that is not installed. Checks are frequent after a change of the
+/// definition and then back off, since a cluster may never have the kind.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AT_LAST: Duration = Duration::from_secs(600);
-/// A watch that ends sooner without an event was not served: it is opened again after a pause.
+/// Minimum duration of a watch without events. If a watch ends sooner, the server did not serve it, and it is
+/// reopened after a delay.
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
-/// How often a kind counts as looked for where nobody tells of its definition, and where somebody does.
+/// Initial value of the check counter, without and with a watch of the definition.
 const LOOKS_UNTOLD: u32 = 3;
 const LOOKS_TOLD: u32 = 10;
 
@@ -42,20 +44,20 @@ pub(crate) struct KubernetesSource {
 /// A collection of the range.
 struct Part {
     collection: Collection,
-    /// Up to where it has been reported.
+    /// Resource version up to which changes have been reported.
     version: String,
-    /// Of its objects; of the definition of their kind as long as that is not served.
+    /// Watch of the objects, or of the definition of their kind while the kind is not served.
     stream: Option<Events>,
-    /// When the stream was opened, until it has an event.
+    /// Time at which the stream was opened; `None` once it has delivered an event.
     opened: Option<Instant>,
-    /// Up to where the definition has been heard of.
+    /// Resource version of the last event of the definition.
     definition_version: String,
-    /// The server does not tell of the definition; not asked again before the kind is looked for.
+    /// The definition cannot be watched; not tried again before the next check for the kind.
     untold: bool,
-    /// How often in a row it was missing although it had been there.
+    /// Number of consecutive lists in which the collection was missing although it was served before.
     missing: u32,
     look_again: Option<Instant>,
-    /// How often it was looked for.
+    /// Number of checks for the kind.
     looks: u32,
 }
 
@@ -82,7 +84,7 @@ impl Part {
         (self.stream, self.opened) = (Some(stream), Some(Instant::now()));
     }
 
-    /// Closes the stream; whether it ended before it was of any use.
+    /// Closes the stream. Returns whether it ended too soon, without an event.
     fn close_stream(&mut self) -> bool {
         self.stream = None;
         self.opened.take().is_some_and(|opened| opened.elapsed() < MIN_WATCH_DURATION)
@@ -93,13 +95,13 @@ impl Part {
         *self.look_again.get_or_insert_with(|| Instant::now() + wait)
     }
 
-    /// Counts as looked for so often.
+    /// Sets the check counter, which determines the delay to the next check.
     fn set_looks(&mut self, looks: u32) {
         (self.looks, self.look_again) = (looks, None);
     }
 
-    /// Follows the definition of a kind that is not served, by its name and without its contents. A server that refuses is no
-    /// failure: then the kind is looked for from time to time.
+    /// Watches the definition of a kind that is not served, by name and only its metadata. If the server
+    /// rejects the watch, the kind is polled instead.
     async fn follow_definition(&mut self, api: &Api) {
         let Some(name) = self.collection.definition().filter(|_| !self.untold) else { return };
         match api.watch_named(DEFINITIONS, &name, Detail::Metadata, &self.definition_version).await {
@@ -115,7 +117,7 @@ impl Part {
         }
     }
 
-    /// What happens to the definition of a kind that is not served.
+    /// Handles an event of the watch of the definition.
     fn hear_definition(&mut self, event: Option<std::result::Result<WatchEvent<Json>, Failure>>) {
         let version = |object: &Json| {
             object.pointer("/metadata/resourceVersion").and_then(Json::as_str).map(str::to_owned)
@@ -123,7 +125,7 @@ impl Part {
         match event {
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
                 self.definition_version = version(&object).unwrap_or_default();
-                // It takes the server a moment to serve what is defined.
+                // The server needs a moment to serve a new definition.
                 self.set_looks(0);
             }
             Some(Ok(WatchEvent::Deleted(object))) => {
@@ -132,7 +134,8 @@ impl Part {
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {
                 self.definition_version = bookmark.metadata.resource_version;
             }
-            // Its place is forgotten, or the connection is lost: looked for first, then followed anew.
+            // The resource version expired or the connection failed: check for the kind first, then watch the
+            // definition again.
             Some(Ok(WatchEvent::Error(_)) | Err(_)) => {
                 (self.stream, self.untold, self.definition_version) = (None, true, String::new());
                 self.set_looks(LOOKS_UNTOLD);
@@ -158,7 +161,7 @@ impl KubernetesSource {
         joined(&versions)
     }
 
-    /// The change of one object; `None` if it is not in the range.
+    /// Converts the change of an object; `None` if it is not in the range.
     fn update(&self, form: Form, object: Json, deleted: bool) -> Option<Update<Result<Value>>> {
         let Found { key, revision, value, .. } = self.kubernetes.reader.read(form, object)?;
         if !self.range.contains(&key) {
@@ -209,7 +212,8 @@ impl KubernetesSource {
         }
     }
 
-    /// Why a watch could not be opened, or ended.
+    /// Converts the failure of a watch: an expired or unserved watch has to start over with a list, all else is
+    /// an error.
     fn refused(&self, index: usize, failure: Failure) -> Result<Heard<Result<Value>>> {
         match failure {
             Failure::Expired(reason) | Failure::NotServed(reason) => Ok(Heard::Stale(reason)),
@@ -220,7 +224,7 @@ impl KubernetesSource {
         }
     }
 
-    /// Opens the streams that are not open.
+    /// Opens the streams that are closed.
     async fn open_streams(&mut self) -> std::result::Result<(), (usize, Failure)> {
         let api = &self.kubernetes.api;
         for (index, part) in self.parts.iter_mut().enumerate() {
@@ -239,7 +243,7 @@ impl KubernetesSource {
         Ok(())
     }
 
-    /// Waits until a kind that was not served may be; whether it is now.
+    /// Waits until the next check for a kind that was not served. Returns whether it is served now.
     async fn look_again(&mut self, due: Instant) -> Result<bool> {
         tokio::time::sleep_until(due).await;
         for part in self.parts.iter_mut().filter(|part| !part.is_served()) {
@@ -279,7 +283,7 @@ impl Source for KubernetesSource {
                     let path = &part.collection.path;
                     return Err(Error::Datastore(format!("{path} is not served any more; looking again")));
                 }
-                // Nothing of the kind is there, then.
+                // The kind is not installed, so it has no objects.
                 None => {
                     part.version = NOT_SERVED.to_owned();
                     part.missing = 0;
@@ -289,7 +293,7 @@ impl Source for KubernetesSource {
         Ok(Snapshot { items, revision: self.revision() })
     }
 
-    /// The API does not tell of the past: whoever comes back begins with a snapshot.
+    /// Returns `None`: the API cannot list at old versions, so a resumed watch starts with a snapshot.
     async fn keys_at(&mut self, _revision: &Revision) -> Result<Option<Vec<(Key, Revision)>>> {
         Ok(None)
     }
@@ -302,14 +306,14 @@ impl Source for KubernetesSource {
             (part.stream, part.untold) = (None, false);
         }
         match self.open_streams().await {
-            // Said again by the first `next`, which may answer that the place is lost.
+            // The first call of `next` fails in the same way, and can report that the position is lost.
             Ok(()) | Err((_, Failure::Expired(_) | Failure::NotServed(_))) => Ok(()),
             Err((index, failure)) => self.refused(index, failure).map(|_| ()),
         }
     }
 
     async fn next(&mut self) -> Result<Heard<Self::Value>> {
-        // Bookmarks come about once a minute: a connection that is silent for longer is dead.
+        // Bookmarks arrive about once a minute: a connection that is silent for longer is dead.
         let silence = self.kubernetes.api.limits.watch_silence * 3;
         loop {
             if let Err((index, failure)) = self.open_streams().await {
@@ -331,7 +335,7 @@ impl Source for KubernetesSource {
                         return Ok(Heard::Stale("its kind is served now".into()));
                     }
                     Some(_) => {}
-                    // Nothing of this range is kept here: nothing ever happens.
+                    // This backend does not store anything in the range.
                     None => tokio::time::sleep(silence).await,
                 }
                 return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
@@ -352,7 +356,7 @@ impl Source for KubernetesSource {
             };
             let Ok((index, event)) = heard else {
                 if self.parts.iter().all(|part| part.stream.is_none() || !part.is_served()) {
-                    // Nothing of the range is there to be heard of.
+                    // All collections of the range are unserved, so silence is normal.
                     self.parts.iter_mut().for_each(|part| part.stream = None);
                     return Ok(Heard::Updates { updates: Vec::new(), revision: self.revision() });
                 }

@@ -1,9 +1,9 @@
-//! UIDs of objects that stand for another object: each must have its own, and the same one every time.
+//! UIDs of resources that represent another object: distinct from that object's UID, and always the same.
 
 use uuid::Uuid;
 
-/// The bits of every byte reversed, but for the two bytes that hold the UUID's version and variant. Its own inverse. A
-/// text that is no UUID stays as it is.
+/// Reverses the bits of every byte except the two that contain the version and the variant of the UUID. The
+/// function is its own inverse. Text that is not a UUID is returned unchanged.
 pub fn convert(uid: &str) -> String {
     let Ok(uuid) = uid.parse::<Uuid>() else { return uid.to_owned() };
     let mut bytes = *uuid.as_bytes();

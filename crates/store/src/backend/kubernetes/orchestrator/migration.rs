@@ -77,8 +77,8 @@ pub struct Follower {
 }
 
 impl Orchestrator {
-    /// Returns the migration; `None` if there is none. Also `None` if access is forbidden, since the RBAC rules
-    /// are installed together with the definition.
+    /// Returns the migration; `None` if it does not exist. Also `None` if access is forbidden, since the RBAC
+    /// rules are installed together with the definition.
     pub async fn migration(&self) -> Result<Option<Migration>> {
         match self.api.get("DatastoreMigration", &format!("{MIGRATIONS}/{NAME}")).await {
             Ok(object) => Ok(Some(Migration { object })),

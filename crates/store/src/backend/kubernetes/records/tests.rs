@@ -51,7 +51,7 @@ fn records_read_back_as_they_were_written() {
     }
 }
 
-/// The same objects, read as the resources that people see.
+/// Decodes the same objects as the resources that users see.
 #[test]
 fn records_are_resources_of_their_kinds() {
     for group in GROUPS {
@@ -62,7 +62,7 @@ fn records_are_resources_of_their_kinds() {
             let Ok(Value::Resource(resource)) = resource else { panic!("{resource:?}") };
             resource.validate().unwrap_or_else(|error| panic!("{error}: {stored}"));
             assert_eq!(resource.metadata().name, name);
-            // Nothing was left over that the kind does not have.
+            // The object has no fields that the kind does not define.
             let mut shown = resource.to_value();
             shown["metadata"] = json!({ "name": name });
             Resource::from_user(shown).unwrap_or_else(|error| panic!("{error}: {stored}"));
