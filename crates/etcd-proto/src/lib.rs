@@ -1,5 +1,5 @@
-//! gRPC types of the etcd v3 protocol, generated from proto/. The etcd backend of the store and the embedded
-//! etcd server share them.
+//! gRPC types of the etcd v3 protocol, generated from proto/. The etcd backend of the store and the embedded etcd
+//! server share them.
 #![allow(clippy::all, missing_docs)]
 
 pub mod mvccpb {

@@ -1,5 +1,5 @@
-//! Table of the open connections of a listener. It enforces a limit in total and per source address and selects
-//! the connection that is closed in favour of a new one. It does no I/O: a connection is a task that it aborts.
+//! Table of the open connections of a listener. It enforces a limit in total and per source address and selects the
+//! connection that is closed in favour of a new one. It does no I/O: a connection is a task that it aborts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -64,9 +64,8 @@ impl ConnectionTable {
     }
 
     /// Returns the position of the connection to close: the oldest idle connection of the source with the most
-    /// connections. If no connection is idle, the oldest connection of the source with the most, provided that
-    /// it keeps at least as many as the source of the new connection then has. `own` is the present number of
-    /// the latter.
+    /// connections. If no connection is idle, the oldest connection of the source with the most, provided that it keeps
+    /// at least as many as the source of the new connection then has. `own` is the present number of the latter.
     fn dispensable(&self, own: usize) -> Option<usize> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in &self.open {
@@ -184,8 +183,8 @@ mod tests {
         }
         assert_eq!(sources.connect(4).0, Admission::Displaced);
         assert_eq!(sources.sources(), [9, 1, 1, 2, 2, 3, 3, 4]);
-        // If all connections are busy, a source with few connections displaces one of a source with many, never
-        // the reverse.
+        // If all connections are busy, a source with few connections displaces one of a source with many, never the
+        // reverse.
         let busy: Vec<RequestGuard> =
             sources.table.open.iter().map(|connection| connection.activity.begin_request()).collect();
         assert_eq!(sources.connect(3).0, Admission::Refused);

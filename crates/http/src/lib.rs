@@ -1,5 +1,5 @@
-//! HTTP server for the daemons, with bounds on the number and the lifetime of connections. Also the building
-//! blocks of their liveness and metrics endpoints.
+//! HTTP server for the daemons, with bounds on the number and the lifetime of connections. Also the building blocks of
+//! their liveness and metrics endpoints.
 
 mod connections;
 pub mod liveness;
@@ -34,8 +34,8 @@ const BUFFER: usize = 16 << 10;
 /// Delay after `accept` fails, for example because file descriptors are exhausted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds a listener to `host`, or to all addresses if `host` is empty: dual-stack, or IPv4 only if the kernel
-/// has no IPv6.
+/// Binds a listener to `host`, or to all addresses if `host` is empty: dual-stack, or IPv4 only if the kernel has no
+/// IPv6.
 pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     if !host.is_empty() {
         return TcpListener::bind((host, port)).await;

@@ -1,5 +1,5 @@
-//! Liveness tracking. Each component of a daemon that must keep running sends heartbeats. If one sends none for
-//! too long, the liveness endpoint names it and fails, so that the supervisor restarts the daemon.
+//! Liveness tracking. Each component of a daemon that must keep running sends heartbeats. If one sends none for too
+//! long, the liveness endpoint names it and fails, so that the supervisor restarts the daemon.
 
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ const SILENCE: Duration = Duration::from_secs(90);
 #[derive(Debug)]
 pub struct Liveness {
     started: Instant,
-    /// Time without a heartbeat after which a component counts as dead, unless the caller of `silent` passes
-    /// another limit.
+    /// Time without a heartbeat after which a component counts as dead, unless the caller of `silent` passes another
+    /// limit.
     limit: Duration,
     parts: Mutex<BTreeMap<&'static str, Arc<AtomicU64>>>,
 }
@@ -55,8 +55,8 @@ impl Liveness {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
-    /// Returns the components without a recent heartbeat and the time since their last one. `limits` overrides
-    /// the default limit per component.
+    /// Returns the components without a recent heartbeat and the time since their last one. `limits` overrides the
+    /// default limit per component.
     pub fn silent(&self, limits: &BTreeMap<String, Duration>) -> BTreeMap<&'static str, Duration> {
         let now = self.started.elapsed();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,4 @@
-//! Consistency check of the IPAM data: of each block, and of blocks, handles and addresses in use against each
-//! other.
+//! Consistency check of the IPAM data: of each block, and of blocks, handles and addresses in use against each other.
 
 use crate::pool::Pool;
 use jiff::Timestamp;
@@ -20,8 +19,8 @@ pub struct Findings {
     /// Handles without an address in any block.
     pub leaked_handles: Vec<String>,
     pub matched_handles: usize,
-    /// Handles that blocks reference but that do not exist. Not counted as a problem, since releasing works
-    /// without them.
+    /// Handles that blocks reference but that do not exist. Not counted as a problem, since releasing works without
+    /// them.
     pub missing_handles: Vec<String>,
     /// Faults per block CIDR.
     pub faults: BTreeMap<String, Vec<String>>,

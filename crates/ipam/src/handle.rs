@@ -1,5 +1,5 @@
-//! The handle record: the number of addresses that a handle has per block. Addresses are counted before the
-//! block is written and until the block no longer contains them.
+//! The handle record: the number of addresses that a handle has per block. Addresses are counted before the block is
+//! written and until the block no longer contains them.
 
 use crate::records::{Versioned, handle_key};
 use ipnet::IpNet;
@@ -12,8 +12,8 @@ use tortie_store::operation::{Expected, Reversible, Step};
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandleRecord {
     pub id: String,
-    /// `None` if the handle does not exist. For a new container this is assumed without a read: if it is wrong,
-    /// the store refuses the write.
+    /// `None` if the handle does not exist. For a new container this is assumed without a read: if it is wrong, the
+    /// store refuses the write.
     found: Option<Versioned<Handle>>,
 }
 
@@ -57,8 +57,7 @@ impl HandleRecord {
         handle.subtract(cidr, count).then(|| self.write(handle, &found.revision))
     }
 
-    /// Returns the step that removes these blocks from the handle, whatever their counts: counts may be too
-    /// high.
+    /// Returns the step that removes these blocks from the handle, whatever their counts: counts may be too high.
     pub fn leave(&self, blocks: &[String]) -> Option<Step> {
         let found = self.found.as_ref()?;
         let mut handle = found.value.clone();

@@ -9,9 +9,9 @@
 //! | assign | count the address in the handle | write the block | |
 //! | release | | write or delete the block | count fewer in the handle |
 //!
-//! So a handle references every block in which it has addresses, wherever a process stops, and releasing the
-//! handle finds them. It may reference further blocks; releasing it then rewrites such a block before removing
-//! the reference, so that a concurrent assignment from that block with this handle is refused.
+//! So a handle references every block in which it has addresses, wherever a process stops, and releasing the handle
+//! finds them. It may reference further blocks; releasing it then rewrites such a block before removing the reference,
+//! so that a concurrent assignment from that block with this handle is refused.
 
 use crate::records::{Versioned, affinity_key, block_key};
 use ipnet::IpNet;
@@ -35,8 +35,7 @@ pub fn delete_block(cidr: IpNet, revision: &Revision) -> Step {
     Step::Delete { key: block_key(cidr), expected: Expected::At(revision.clone()) }
 }
 
-/// Rewrites the block with the next sequence number, so that concurrent writes of the block fail and are
-/// retried.
+/// Rewrites the block with the next sequence number, so that concurrent writes of the block fail and are retried.
 pub fn touch_block(found: &Versioned<Block>) -> Step {
     let mut block = found.value.clone();
     block::advance(&mut block);

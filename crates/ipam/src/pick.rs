@@ -1,8 +1,8 @@
 //! Selection of a block in a pool: the position at which a host starts, and the next free block from there.
 //!
-//! The search is circular from a start that depends on the host, so that hosts rarely compete for the same
-//! block. Existing blocks are sorted once and skipped as ranges, so the cost depends on the number of existing
-//! blocks, not on the size of the pool.
+//! The search is circular from a start that depends on the host, so that hosts rarely compete for the same block.
+//! Existing blocks are sorted once and skipped as ranges, so the cost depends on the number of existing blocks, not on
+//! the size of the pool.
 
 use crate::pool::Pool;
 use crate::reservation::Reservations;
@@ -23,8 +23,8 @@ pub fn start(seed: u64, count: u128) -> u128 {
     ((u128::from(high) << 64) | u128::from(low)) % count
 }
 
-/// Returns the seed of a host's search in a pool. With blocks of a single address, affinity has no value and
-/// the time is mixed in to spread the hosts.
+/// Returns the seed of a host's search in a pool. With blocks of a single address, affinity has no value and the time
+/// is mixed in to spread the hosts.
 pub fn seed(host: &str, pool: &Pool, nanoseconds: i128) -> u64 {
     if pool.block_prefix == pool.cidr.max_prefix_len() {
         (nanoseconds as u64) ^ u64::from(fnv1(host))

@@ -69,8 +69,7 @@ impl Records {
         self.carrier
     }
 
-    /// Returns the number of requests sent to the store so far. A listing counts as one, whatever its number of
-    /// pages.
+    /// Returns the number of requests sent to the store so far. A listing counts as one, whatever its number of pages.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! An in-memory store shared by simulated processes, each of which can be made to crash at a given write. After
-//! each write it checks the invariants that have to hold wherever a process crashes.
+//! An in-memory store shared by simulated processes, each of which can be made to crash at a given write. After each
+//! write it checks the invariants that have to hold wherever a process crashes.
 
 mod tests;
 

@@ -25,8 +25,7 @@ pub fn of_block(block: &Block, reservations: &Reservations) -> Usage {
     }
 }
 
-/// Returns the utilisation of a pool from the blocks in it. Space without blocks counts as free unless it is
-/// reserved.
+/// Returns the utilisation of a pool from the blocks in it. Space without blocks counts as free unless it is reserved.
 pub fn of_pool<'a>(
     cidr: &IpNet,
     blocks: impl IntoIterator<Item = &'a Block>,

@@ -17,8 +17,8 @@ pub struct Entry {
     pub revision: Revision,
 }
 
-/// The entries of a range, or a page of them, at one revision. Unreadable values are reported separately and
-/// are not fatal.
+/// The entries of a range, or a page of them, at one revision. Unreadable values are reported separately and are not
+/// fatal.
 #[derive(Debug)]
 pub struct Listing {
     pub entries: Vec<Entry>,
@@ -88,8 +88,8 @@ pub struct Client {
 pub struct Transactions<'a>(&'a etcd::Etcd);
 
 impl Client {
-    /// Checks the configuration and creates a client. With the Kubernetes API, discovers the API group and
-    /// fails after a few seconds if that is impossible. All other connections are opened on first use.
+    /// Checks the configuration and creates a client. With the Kubernetes API, discovers the API group and fails after
+    /// a few seconds if that is impossible. All other connections are opened on first use.
     pub async fn connect(config: &Config) -> Result<Client> {
         Client::connect_with(config, Limits::from_environment()).await
     }
@@ -98,8 +98,8 @@ impl Client {
         Client::with_patience(config, limits, ConnectPatience::Command).await
     }
 
-    /// Like `connect`, but for daemons: waits until the API group is known and reports each cause of the delay
-    /// once. Returns only configuration errors.
+    /// Like `connect`, but for daemons: waits until the API group is known and reports each cause of the delay once.
+    /// Returns only configuration errors.
     pub async fn connect_waiting(config: &Config, mut report: impl FnMut(&Error) + Send) -> Result<Client> {
         let patience = ConnectPatience::Daemon(&mut report);
         Client::with_patience(config, Limits::from_environment(), patience).await
@@ -117,9 +117,9 @@ impl Client {
         }
     }
 
-    /// Returns the entry, or `None` only if the store itself reports that it does not exist. If the API server
-    /// does not serve the kind, the response is about something else or the value is unreadable, absence is not
-    /// proven and an error is returned.
+    /// Returns the entry, or `None` only if the store itself reports that it does not exist. If the API server does not
+    /// serve the kind, the response is about something else or the value is unreadable, absence is not proven and an
+    /// error is returned.
     pub async fn look_up(&self, key: &Key) -> Result<Option<Entry>> {
         match &self.backend {
             Backend::Etcd(etcd) => match etcd.get(key).await {
@@ -204,8 +204,8 @@ impl Client {
         }
     }
 
-    /// Returns whether nodes can store the status of themselves and of their endpoints, which needs entries
-    /// that expire.
+    /// Returns whether nodes can store the status of themselves and of their endpoints, which needs entries that
+    /// expire.
     pub fn keeps_statuses(&self) -> bool {
         !self.is_kubernetes()
     }

@@ -25,8 +25,7 @@ pub enum Error {
     /// The requested revision is no longer available.
     #[error("{0} is too old for the datastore: list again from the beginning")]
     Expired(String),
-    /// The endpoint is down, slow, or sends an invalid response. The text names the cause and the settings to
-    /// check.
+    /// The endpoint is down, slow, or sends an invalid response. The text names the cause and the settings to check.
     #[error("{0}")]
     Datastore(String),
     /// The endpoint's response does not match the request.
@@ -49,8 +48,8 @@ impl Error {
         matches!(self, Error::Datastore(_) | Error::Response(_) | Error::Absence { .. })
     }
 
-    /// Returns whether another client created, changed or deleted the entry first; the caller may read it again
-    /// and retry.
+    /// Returns whether another client created, changed or deleted the entry first; the caller may read it again and
+    /// retry.
     pub const fn is_lost_race(&self) -> bool {
         matches!(self, Error::AlreadyExists { .. } | Error::Conflict { .. } | Error::DoesNotExist { .. })
     }

@@ -1,8 +1,8 @@
 //! A change of several entries as ordered steps, each of which is safe on its own.
 //!
-//! A store with transactions applies the steps folded into one transaction; any other store executes them one
-//! by one, each as a compare-and-swap. A process that stops at any step must leave a state that the next
-//! operation on the same entries repairs: this determines the order of the steps.
+//! A store with transactions applies the steps folded into one transaction; any other store executes them one by one,
+//! each as a compare-and-swap. A process that stops at any step must leave a state that the next operation on the same
+//! entries repairs: this determines the order of the steps.
 //!
 //! ```text
 //! prepare   announce the change; undone if the commit is refused
@@ -37,12 +37,12 @@ pub struct Reversible {
 
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
-    /// Entries that must be unchanged. Only a transaction guarantees this, so correctness must not depend on
-    /// it: the checks only detect a stale cache before anything is written.
+    /// Entries that must be unchanged. Only a transaction guarantees this, so correctness must not depend on it: the
+    /// checks only detect a stale cache before anything is written.
     pub checks: Vec<(Key, Revision)>,
     pub prepare: Vec<Reversible>,
-    /// With more than one step, each must be safe alone: without transactions a later one may be refused after
-    /// an earlier one was written.
+    /// With more than one step, each must be safe alone: without transactions a later one may be refused after an
+    /// earlier one was written.
     pub commit: Vec<Step>,
     pub finish: Vec<Step>,
 }
@@ -136,8 +136,8 @@ impl Operation {
         Operation { commit: vec![step], ..Operation::default() }
     }
 
-    /// Returns the changes of one transaction: each entry is written once, with its last value, conditional on
-    /// the state that its first step expects.
+    /// Returns the changes of one transaction: each entry is written once, with its last value, conditional on the
+    /// state that its first step expects.
     pub fn fold(self) -> Vec<Change> {
         let Operation { checks, prepare, commit, finish } = self;
         let mut changes: Vec<Change> = Vec::new();

@@ -15,13 +15,13 @@ pub struct Page {
     pub labels: LabelSelector,
 }
 
-/// End of a page, in a form that only the backend interprets. All pages of a list are read at the same
-/// revision; with the Kubernetes API this holds for each collection of the range.
+/// End of a page, in a form that only the backend interprets. All pages of a list are read at the same revision; with
+/// the Kubernetes API this holds for each collection of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continuation(pub String);
 
-/// A Kubernetes label selector. An empty one selects everything; otherwise all requirements must hold. Entries
-/// without labels, such as IPAM records and statuses, count as having an empty set.
+/// A Kubernetes label selector. An empty one selects everything; otherwise all requirements must hold. Entries without
+/// labels, such as IPAM records and statuses, count as having an empty set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector(pub Vec<Requirement>);
 

@@ -1,11 +1,10 @@
-//! Escaping of untrusted text for output. Names, labels and messages of objects and clients may contain
-//! terminal escape sequences or line breaks.
+//! Escaping of untrusted text for output. Names, labels and messages of objects and clients may contain terminal escape
+//! sequences or line breaks.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Replaces control characters by `\n`, `\t` or `\u001b`, so that text stays on its line and cannot control a
-/// terminal.
+/// Replaces control characters by `\n`, `\t` or `\u001b`, so that text stays on its line and cannot control a terminal.
 pub fn escape_controls(text: &str) -> Cow<'_, str> {
     escape_except(text, |_| false)
 }

@@ -1,5 +1,5 @@
-//! Invalid responses of the Kubernetes API count as an outage: nothing is deleted, and all changes are
-//! delivered afterwards.
+//! Invalid responses of the Kubernetes API count as an outage: nothing is deleted, and all changes are delivered
+//! afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -156,8 +156,7 @@ async fn wrong_responses_are_outages_not_deletions() {
     an_empty_cluster_is_believed_when_lists_agree(&proxy, &config).await;
 }
 
-/// Returns a watch that is in sync, of a client with the given grace period, and the number of policies
-/// delivered.
+/// Returns a watch that is in sync, of a client with the given grace period, and the number of policies delivered.
 async fn watch_with_grace(config: &Config, seconds: u64) -> (Watch, usize) {
     let limits = Limits { absence_grace: Duration::from_secs(seconds), ..Limits::default() };
     let client = Client::connect_with(config, limits).await.unwrap();

@@ -144,8 +144,8 @@ async fn history_is_compacted_while_nobody_listens(mut store: Store) {
     let (mut watch, mut mirror) = (client.watch(KeyRange::Handles, None), Mirror::default());
     mirror.until_in_sync(&mut watch).await;
 
-    // The watch cannot reach the store during these changes: its endpoint is closed, and the history is
-    // compacted afterwards.
+    // The watch cannot reach the store during these changes: its endpoint is closed, and the history is compacted
+    // afterwards.
     store.kill().await;
     within("trouble", async {
         while watch.trouble().is_none() {

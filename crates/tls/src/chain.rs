@@ -1,5 +1,4 @@
-//! A server certificate verifier that checks the chain up to a CA, but not the name under which the server was
-//! reached.
+//! A server certificate verifier that checks the chain up to a CA, but not the name under which the server was reached.
 
 use std::sync::Arc;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;

@@ -33,8 +33,8 @@ impl TlsFiles {
         self.pem()?.server().map_err(|error| self.explain(error))
     }
 
-    /// Returns the configuration of a client that verifies the chain of the server certificate, but not the
-    /// server's name. The caller has to check the names in the certificate.
+    /// Returns the configuration of a client that verifies the chain of the server certificate, but not the server's
+    /// name. The caller has to check the names in the certificate.
     pub fn client(&self) -> Result<ClientConfig, TlsError> {
         if self.ca.is_none() {
             return Err(TlsError::NoCa);

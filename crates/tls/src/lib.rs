@@ -1,6 +1,5 @@
-//! TLS for the daemons: certificates from files that are reloaded when they change, so that renewing them needs
-//! no restart; certificates that a server issues to itself and renews; and reading the names in peer
-//! certificates.
+//! TLS for the daemons: certificates from files that are reloaded when they change, so that renewing them needs no
+//! restart; certificates that a server issues to itself and renews; and reading the names in peer certificates.
 
 mod chain;
 mod files;

@@ -1,5 +1,5 @@
-//! Names in X.509 certificates, read with a minimal DER parser, and the check of a peer certificate against
-//! expected names.
+//! Names in X.509 certificates, read with a minimal DER parser, and the check of a peer certificate against expected
+//! names.
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
@@ -12,8 +12,8 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// Names that the peer certificate may have. One match is enough. Without any, every certificate signed by the
-/// CA is accepted.
+/// Names that the peer certificate may have. One match is enough. Without any, every certificate signed by the CA is
+/// accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     pub common_name: Option<String>,

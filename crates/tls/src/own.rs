@@ -1,6 +1,6 @@
-//! Certificates that a server issues to itself and renews: a CA that clients have to trust, and a server
-//! certificate for the server's names. This module does no I/O: the caller stores the certificates and passes
-//! the time and the trusted CAs.
+//! Certificates that a server issues to itself and renews: a CA that clients have to trust, and a server certificate
+//! for the server's names. This module does no I/O: the caller stores the certificates and passes the time and the
+//! trusted CAs.
 
 use crate::names::common_name;
 use crate::validity::{names_as_issuer, validity};
@@ -52,9 +52,8 @@ pub struct ClientCertificate {
 }
 
 impl OwnCertificates {
-    /// Returns the certificates to store if they differ from `kept`. `believed` is the trust bundle that
-    /// clients currently use, `None` if there are no clients yet. A new CA signs certificates only once clients
-    /// trust it.
+    /// Returns the certificates to store if they differ from `kept`. `believed` is the trust bundle that clients
+    /// currently use, `None` if there are no clients yet. A new CA signs certificates only once clients trust it.
     pub fn renewed(
         kept: &OwnCertificates,
         believed: Option<&str>,

@@ -56,8 +56,8 @@ impl TlsPem {
         builder.with_single_cert(certificates, key).map_err(|error| PemError::Pair(error.to_string()))
     }
 
-    /// Returns the configuration of a client that verifies the chain of the server certificate, but not the
-    /// server's name. The caller has to check the names in the certificate.
+    /// Returns the configuration of a client that verifies the chain of the server certificate, but not the server's
+    /// name. The caller has to check the names in the certificate.
     pub fn client(&self) -> Result<ClientConfig, PemError> {
         let ca = self.ca.as_ref().ok_or(PemError::NoAuthority)?;
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());

@@ -6,8 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-/// Inode, size and modification time of a file: differs when the file was written or replaced. `None` if it is
-/// missing.
+/// Inode, size and modification time of a file: differs when the file was written or replaced. `None` if it is missing.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 pub struct Reloading<T> {
@@ -26,8 +25,7 @@ impl<T: Clone> Reloading<T> {
         Ok(Reloading { files, make, current: Mutex::new((made, stamps)) })
     }
 
-    /// Returns the value built from the current files. While the files are unusable, returns the previous
-    /// value.
+    /// Returns the value built from the current files. While the files are unusable, returns the previous value.
     pub fn get(&self) -> T {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = stamps(&self.files);

@@ -19,8 +19,7 @@ pub fn validity(certificate: &[u8]) -> Option<Validity> {
     Some(Validity { from: time(&mut period)?, until: time(&mut period)? })
 }
 
-/// Returns whether the issuer name of `certificate` is the subject name of `authority`. Does not verify
-/// signatures.
+/// Returns whether the issuer name of `certificate` is the subject name of `authority`. Does not verify signatures.
 pub fn names_as_issuer(certificate: &[u8], authority: &[u8]) -> bool {
     match (parts(certificate), parts(authority)) {
         (Some(certificate), Some(authority)) => certificate.issuer == authority.subject,

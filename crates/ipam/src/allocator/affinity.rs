@@ -12,8 +12,8 @@ use tortie_model::key::AffinityType;
 use tortie_store::{Operation, Outcome};
 
 impl Allocator {
-    /// Releases the affinity of one block. An empty block is deleted; another one stays without an owner until
-    /// its addresses are released.
+    /// Releases the affinity of one block. An empty block is deleted; another one stays without an owner until its
+    /// addresses are released.
     pub async fn release_affinity(&self, owner: &Owner, cidr: IpNet, must_be_empty: bool) -> Result<()> {
         let mut cache = self.cache.lock().await;
         let result = self.release_claim(owner, cidr, must_be_empty).await;
@@ -34,8 +34,8 @@ impl Allocator {
         }
     }
 
-    /// Releases the blocks of an owner within `within`, or all of them. Continues after failures and returns
-    /// the last error.
+    /// Releases the blocks of an owner within `within`, or all of them. Continues after failures and returns the last
+    /// error.
     pub async fn release_owner_affinities(
         &self,
         owner: &Owner,
@@ -59,8 +59,8 @@ impl Allocator {
         self.release_all(inside.filter(|(_, cidr)| pool.contains(cidr)).collect(), false).await
     }
 
-    /// Releases all blocks of a deleted host and removes the records that old versions kept for it. Addresses
-    /// stay assigned.
+    /// Releases all blocks of a deleted host and removes the records that old versions kept for it. Addresses stay
+    /// assigned.
     pub async fn remove_host(&self, host: &str) -> Result<()> {
         let result = self.release_owner_affinities(&Owner::host(host), None, false).await;
         result.and(self.records.delete_host(host).await)
@@ -97,8 +97,8 @@ impl Allocator {
         result
     }
 
-    /// Marks the affinity as pending deletion, then deletes the block or removes its owner, then deletes the
-    /// affinity. Also handles a block whose affinity record is missing.
+    /// Marks the affinity as pending deletion, then deletes the block or removes its owner, then deletes the affinity.
+    /// Also handles a block whose affinity record is missing.
     pub(super) async fn release_claim(&self, owner: &Owner, cidr: IpNet, must_be_empty: bool) -> Result<()> {
         for _ in 0..MAX_ATTEMPTS {
             let claim = self.records.affinity(owner, cidr).await?;

@@ -1,5 +1,5 @@
-//! Automatic assignment of addresses: from the affine blocks of this host, then from a newly claimed block,
-//! then borrowed from blocks of other hosts.
+//! Automatic assignment of addresses: from the affine blocks of this host, then from a newly claimed block, then
+//! borrowed from blocks of other hosts.
 
 use super::batch::QueuedRequest;
 use super::cache::{BlockCache, CachedBlock};
@@ -160,8 +160,7 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// Assigns addresses from the first affine block that has free ones. Returns whether there was such a
-    /// block.
+    /// Assigns addresses from the first affine block that has free ones. Returns whether there was such a block.
     async fn take_from_claimed(&self, job: &mut Job<'_>, cache: &mut BlockCache) -> Result<bool> {
         let claims = cache.claims(job.version).get_or_insert_default();
         let mut index = 0;
@@ -200,8 +199,7 @@ impl Allocator {
         Ok(false)
     }
 
-    /// Assigns up to the missing number of addresses from one block. The operation counts them in the handle
-    /// first.
+    /// Assigns up to the missing number of addresses from one block. The operation counts them in the handle first.
     pub(super) async fn take(
         &self,
         job: &mut Job<'_>,
@@ -245,8 +243,8 @@ impl Allocator {
         }
     }
 
-    /// Reads the handle again. If the request limits the addresses per handle, returns whether the handle
-    /// already has enough; these addresses are then the result.
+    /// Reads the handle again. If the request limits the addresses per handle, returns whether the handle already has
+    /// enough; these addresses are then the result.
     async fn refresh_handle(&self, job: &mut Job<'_>) -> Result<bool> {
         let Some(record) = job.handle.as_mut() else { return Ok(false) };
         *record = HandleRecord::new(&record.id, self.records.handle(&record.id).await?);
@@ -265,8 +263,7 @@ impl Allocator {
         Ok(false)
     }
 
-    /// Returns the addresses of a handle as recorded in the blocks: the counts in the handle itself may be
-    /// wrong.
+    /// Returns the addresses of a handle as recorded in the blocks: the counts in the handle itself may be wrong.
     pub(super) async fn held_by(&self, record: &HandleRecord, version: u8) -> Result<Vec<IpNet>> {
         let mut held = Vec::new();
         for cidr in record.blocks().filter_map(|cidr| cidr.parse::<IpNet>().ok()) {

@@ -1,8 +1,7 @@
-//! Combines several requests into one operation, computed on copies of the cached blocks. Nothing is written
-//! here.
+//! Combines several requests into one operation, computed on copies of the cached blocks. Nothing is written here.
 //!
-//! A batch only contains requests that need no read: assigning from confirmed blocks of this host, and
-//! releasing handles whose addresses the cache knows. All other requests are left to be processed individually.
+//! A batch only contains requests that need no read: assigning from confirmed blocks of this host, and releasing
+//! handles whose addresses the cache knows. All other requests are left to be processed individually.
 
 use super::auto::choose;
 use super::cache::{BlockCache, CachedBlock};
@@ -23,8 +22,8 @@ use tortie_model::{Key, Value};
 use tortie_store::operation::{Reversible, Step};
 use tortie_store::{Operation, Revision};
 
-/// A request and the channel for its response. If the channel is dropped without a response, the request has to
-/// be processed individually.
+/// A request and the channel for its response. If the channel is dropped without a response, the request has to be
+/// processed individually.
 pub(super) enum QueuedRequest {
     Assign { request: Box<Request>, answer: oneshot::Sender<Assignments> },
     Release { handle: String, record: Option<HandleRecord>, answer: oneshot::Sender<Vec<IpAddr>> },

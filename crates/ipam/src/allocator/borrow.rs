@@ -10,8 +10,7 @@ use tortie_model::ipam::Block;
 use tortie_store::Refusal;
 
 impl Allocator {
-    /// Assigns the missing addresses from any block with free ones, without changing the affinity of the
-    /// blocks.
+    /// Assigns the missing addresses from any block with free ones, without changing the affinity of the blocks.
     pub(super) async fn borrow(
         &self,
         job: &mut Job<'_>,

@@ -1,8 +1,8 @@
 //! Releasing all addresses of a handle.
 //!
-//! The handle may reference blocks in which it has no address, because an assignment was interrupted or is in
-//! progress. Therefore the block is written before the reference is removed from the handle, with or without a
-//! change: the write of a concurrent assignment then fails and the assignment is retried.
+//! The handle may reference blocks in which it has no address, because an assignment was interrupted or is in progress.
+//! Therefore the block is written before the reference is removed from the handle, with or without a change: the write
+//! of a concurrent assignment then fails and the assignment is retried.
 
 use super::batch::QueuedRequest;
 use super::cache::BlockCache;
@@ -41,8 +41,8 @@ impl Allocator {
 
     pub(super) async fn release_handle(&self, id: &str, cache: &mut BlockCache) -> Result<Vec<IpAddr>> {
         let facts = self.facts().await?;
-        // Without transactions, write one block at a time: a refused write would hide the releases by the steps
-        // before it.
+        // Without transactions, write one block at a time: a refused write would hide the releases by the steps before
+        // it.
         let at_once = match self.records.carrier() {
             Carrier::Transaction => BLOCKS_PER_TRANSACTION,
             Carrier::Steps => 1,
@@ -122,8 +122,8 @@ impl Allocator {
         }
     }
 
-    /// Removes a block from a handle that was changed concurrently with a release from that block, if the
-    /// handle has no address left there. A count that is too high is harmless.
+    /// Removes a block from a handle that was changed concurrently with a release from that block, if the handle has no
+    /// address left there. A count that is too high is harmless.
     pub(super) async fn correct_handle(&self, id: &str, cidr: IpNet, cache: &mut BlockCache) -> Result<()> {
         for _ in 0..MAX_ATTEMPTS {
             let record = HandleRecord::new(id, self.records.handle(id).await?);

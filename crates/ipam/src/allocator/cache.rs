@@ -30,12 +30,11 @@ pub(super) enum CachedBlock {
     Present(Box<Versioned<Block>>),
 }
 
-/// Maximum number of cached handles. Handles released by other processes stay cached until the limit is
-/// reached.
+/// Maximum number of cached handles. Handles released by other processes stay cached until the limit is reached.
 const MAX_HANDLES: usize = 4096;
 
-/// Affinities by family, in key order, `None` until loaded. Also the handles written last, which are needed
-/// when their addresses are released.
+/// Affinities by family, in key order, `None` until loaded. Also the handles written last, which are needed when their
+/// addresses are released.
 #[derive(Debug, Default)]
 pub(super) struct BlockCache {
     v4: Option<Vec<Claim>>,
@@ -79,8 +78,8 @@ impl BlockCache {
         }
     }
 
-    /// Invalidates the affinities of the family, because this one may be deleted or about to be: they are
-    /// loaded again before use.
+    /// Invalidates the affinities of the family, because this one may be deleted or about to be: they are loaded again
+    /// before use.
     pub fn doubt(&mut self, cidr: IpNet) {
         *self.claims(space::version(&cidr)) = None;
     }
@@ -126,8 +125,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Ensures that the affinity is confirmed and that the block exists and belongs to this host. If the block
-    /// belongs to another owner, deletes the affinity and returns `None`.
+    /// Ensures that the affinity is confirmed and that the block exists and belongs to this host. If the block belongs
+    /// to another owner, deletes the affinity and returns `None`.
     pub(super) async fn resolve(
         &self,
         claim: &mut Claim,
@@ -171,8 +170,8 @@ impl Allocator {
                         claim.affinity.revision = revision;
                         return Ok(Some(found));
                     }
-                    // Another process deleted the affinity before it was confirmed; the block still belongs to
-                    // this host.
+                    // Another process deleted the affinity before it was confirmed; the block still belongs to this
+                    // host.
                     if !self.look_again(claim, &affinity_key).await? {
                         return self.claim_again(claim).await;
                     }

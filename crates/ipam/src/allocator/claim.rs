@@ -1,5 +1,5 @@
-//! Claiming a block: one that does not exist yet, one whose affinity record is missing, or one that its owner
-//! does not use.
+//! Claiming a block: one that does not exist yet, one whose affinity record is missing, or one that its owner does not
+//! use.
 
 use super::auto::Job;
 use super::cache::{BlockCache, CachedBlock, Claim};
@@ -79,8 +79,8 @@ impl Allocator {
         Ok(Some(found))
     }
 
-    /// Takes over an existing block: one of this host whose affinity record is missing, or an empty one that
-    /// its owner does not use.
+    /// Takes over an existing block: one of this host whose affinity record is missing, or an empty one that its owner
+    /// does not use.
     async fn take_over(
         &self,
         job: &Job<'_>,
@@ -138,8 +138,7 @@ impl Allocator {
     }
 }
 
-/// Returns whether the block was claimed at least `TIME_TO_USE` ago. A block without a claim time is old
-/// enough.
+/// Returns whether the block was claimed at least `TIME_TO_USE` ago. A block without a claim time is old enough.
 fn was_claimed_long_ago(block: &Block, now: Timestamp) -> bool {
     block.affinity_claim_time.is_none_or(|claimed| now.duration_since(claimed) >= TIME_TO_USE)
 }

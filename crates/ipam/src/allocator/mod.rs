@@ -1,11 +1,11 @@
 //! The address allocator of one host: applies the decisions of the pure modules to the store.
 //!
-//! Every change is an operation of ordered steps (see `operations`): wherever a process is killed, a handle
-//! references every block in which it has an address. Every write is conditional on the revisions it is based
-//! on; a process that loses a race reads again and retries, up to `MAX_ATTEMPTS` times.
+//! Every change is an operation of ordered steps (see `operations`): wherever a process is killed, a handle references
+//! every block in which it has an address. Every write is conditional on the revisions it is based on; a process that
+//! loses a race reads again and retries, up to `MAX_ATTEMPTS` times.
 //!
-//! The blocks of the host are cached with their revisions. Assigning from them takes one transaction and no
-//! read; if the cache is stale, the store refuses the write and the cache is corrected.
+//! The blocks of the host are cached with their revisions. Assigning from them takes one transaction and no read; if
+//! the cache is stale, the store refuses the write and the cache is corrected.
 
 mod affinity;
 mod auto;
@@ -56,8 +56,7 @@ pub struct Allocator {
     queue: Queue,
 }
 
-/// Addresses known to be in use on this host. The store may not know them, for example after a restore from a
-/// backup.
+/// Addresses known to be in use on this host. The store may not know them, for example after a restore from a backup.
 pub trait InUse: std::fmt::Debug + Send + Sync {
     fn addresses(&self) -> Vec<IpAddr>;
 
@@ -76,8 +75,7 @@ enum Source {
 }
 
 impl Allocator {
-    /// Creates an allocator that reads pools, settings and the node for each request; for processes with few
-    /// requests.
+    /// Creates an allocator that reads pools, settings and the node for each request; for processes with few requests.
     pub fn new(client: Client, owner: Owner) -> Allocator {
         Allocator::over(Records::new(client), owner, Source::Store)
     }
@@ -120,8 +118,7 @@ impl Allocator {
         self.records.operations()
     }
 
-    /// Returns whether requests can be batched. This needs transactions, and pools that are known without a
-    /// read.
+    /// Returns whether requests can be batched. This needs transactions, and pools that are known without a read.
     fn batches(&self) -> bool {
         matches!(self.source, Source::Follower(_)) && self.records.carrier() == Carrier::Transaction
     }
@@ -146,8 +143,7 @@ impl Allocator {
         Arc::new(Facts { reservations, ..Facts::clone(&facts) })
     }
 
-    /// Reads the facts from the store, in case the watches lag behind. Returns `None` if they are the known
-    /// ones.
+    /// Reads the facts from the store, in case the watches lag behind. Returns `None` if they are the known ones.
     async fn later_facts(&self, known: &Facts) -> Result<Option<Arc<Facts>>> {
         if !matches!(self.source, Source::Follower(_)) {
             return Ok(None);

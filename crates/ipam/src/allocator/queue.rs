@@ -1,7 +1,7 @@
 //! Queue that combines concurrent requests into batches.
 //!
-//! While one transaction is in flight, requests gather; the next task that gets the lock executes all of them
-//! in one transaction. A burst of containers thus costs a few transactions instead of one each.
+//! While one transaction is in flight, requests gather; the next task that gets the lock executes all of them in one
+//! transaction. A burst of containers thus costs a few transactions instead of one each.
 
 use super::batch::{Batch, BatchedRequest, QueuedRequest};
 use super::cache::BlockCache;
@@ -17,8 +17,7 @@ use tortie_model::Key;
 use tortie_store::Outcome;
 use tortie_store::operation::Written;
 
-/// Maximum requests per batch. An etcd transaction has at most 128 operations; each request needs one, each
-/// block two.
+/// Maximum requests per batch. An etcd transaction has at most 128 operations; each request needs one, each block two.
 const BATCH: usize = 48;
 /// Attempts to execute a refused batch before its requests are processed individually.
 const ATTEMPTS: usize = 4;

@@ -19,8 +19,8 @@ use tortie_model::{Key, Kind};
 use tortie_store::operation::Step;
 use tortie_store::{Outcome, Refusal, Revision};
 
-/// Maximum addresses per transaction. An etcd transaction has at most 128 operations, and each address may add
-/// a handle.
+/// Maximum addresses per transaction. An etcd transaction has at most 128 operations, and each address may add a
+/// handle.
 const PER_TRANSACTION: usize = 100;
 /// Number of addresses from which on all handles are listed instead of read one by one.
 const MANY: usize = 3;
@@ -70,8 +70,7 @@ impl Allocator {
         Ok(report)
     }
 
-    /// Returns the block of an address, derived from the pools including disabled ones, or else by listing the
-    /// blocks.
+    /// Returns the block of an address, derived from the pools including disabled ones, or else by listing the blocks.
     pub(super) async fn block_of(
         &self,
         facts: &Facts,
@@ -167,8 +166,8 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// Updates the cache after a block was written or, if `block` is `None`, deleted. Releases an empty block
-    /// whose pool no longer selects its host.
+    /// Updates the cache after a block was written or, if `block` is `None`, deleted. Releases an empty block whose
+    /// pool no longer selects its host.
     pub(super) async fn written(
         &self,
         cidr: IpNet,
@@ -212,8 +211,8 @@ impl Allocator {
     }
 }
 
-/// Returns the step that writes a block after a release. Addresses whose cooldown has expired become free; an
-/// empty block without an owner is deleted.
+/// Returns the step that writes a block after a release. Addresses whose cooldown has expired become free; an empty
+/// block without an owner is deleted.
 pub(super) fn write_back(block: &mut Block, revision: &Revision, facts: &Facts, now: Timestamp) -> Step {
     block::thaw(block, facts.config.ip_cooldown_seconds, now);
     if block.affinity.is_none() && block::is_empty(block) {

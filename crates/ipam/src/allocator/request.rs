@@ -24,8 +24,7 @@ pub struct Request {
     pub max_blocks: Option<u32>,
     /// Addresses that the host reserves for itself in each block it claims.
     pub reserved: Option<HostReserved>,
-    /// Maximum number of addresses per family of the handle. Addresses that the handle already has count as the
-    /// result.
+    /// Maximum number of addresses per family of the handle. Addresses that the handle already has count as the result.
     pub max_per_handle: Option<u32>,
 }
 

@@ -95,8 +95,8 @@ impl Allocator {
         Err(Error::TooManyRetries)
     }
 
-    /// Returns the block, claiming it if it does not exist. Returns `None` if another process was faster and
-    /// the caller should retry.
+    /// Returns the block, claiming it if it does not exist. Returns `None` if another process was faster and the caller
+    /// should retry.
     async fn find_or_claim(
         &self,
         cidr: IpNet,
@@ -111,8 +111,8 @@ impl Allocator {
         if let Some(found) = self.claim_new(cidr, reserved, now, cache).await? {
             return Ok(Some(found));
         }
-        // An affinity of this host without a block, left over from an interrupted claim, prevents the claim:
-        // complete it.
+        // An affinity of this host without a block, left over from an interrupted claim, prevents the claim: complete
+        // it.
         let version = space::version(&cidr);
         self.load_claims(cache, version).await?;
         let claims = cache.claims(version).as_mut();

@@ -1,5 +1,4 @@
-//! Addresses of the tunnel devices of a node: assigning, verifying and releasing them. Also lookups of address
-//! holders.
+//! Addresses of the tunnel devices of a node: assigning, verifying and releasing them. Also lookups of address holders.
 
 use super::Allocator;
 use super::request::{Request, SpecificRequest};
@@ -25,8 +24,7 @@ pub struct TunnelPools<'a> {
 }
 
 impl TunnelPools<'_> {
-    /// Returns the pools that the tunnel address may come from. If the list is empty, the tunnel needs no
-    /// address.
+    /// Returns the pools that the tunnel address may come from. If the list is empty, the tunnel needs no address.
     pub fn of(&self, tunnel: Tunnel) -> Vec<IpNet> {
         let wants = |pool: &Pool| match tunnel {
             Tunnel::WireguardV4 => self.wireguard_v4,
@@ -56,8 +54,8 @@ enum TunnelAddress {
 }
 
 impl Allocator {
-    /// Returns the address of the tunnel, assigning one if necessary. If no pool requires an address, releases
-    /// the current one and returns `None`. The caller records the address in the Node.
+    /// Returns the address of the tunnel, assigning one if necessary. If no pool requires an address, releases the
+    /// current one and returns `None`. The caller records the address in the Node.
     pub async fn ensure_tunnel(
         &self,
         tunnel: Tunnel,
@@ -145,8 +143,8 @@ impl Allocator {
         })
     }
 
-    /// Returns the addresses of a handle with the prefix lengths of their blocks. They are the response to a
-    /// repeated request.
+    /// Returns the addresses of a handle with the prefix lengths of their blocks. They are the response to a repeated
+    /// request.
     pub async fn addresses_of(&self, handle: &str) -> Result<Vec<IpNet>> {
         let record = HandleRecord::new(handle, self.records.handle(handle).await?);
         let mut addresses = self.held_by(&record, 4).await?;
@@ -159,8 +157,8 @@ impl Allocator {
         Ok(self.records_of(&[address]).await?.remove(&address))
     }
 
-    /// Returns the holders of these addresses, reading each block once. Addresses that are free or in cooldown
-    /// are omitted.
+    /// Returns the holders of these addresses, reading each block once. Addresses that are free or in cooldown are
+    /// omitted.
     pub async fn records_of(&self, addresses: &[IpAddr]) -> Result<BTreeMap<IpAddr, AllocationAttribute>> {
         let facts = self.facts().await?;
         let (mut blocks, mut records) = (BTreeMap::new(), BTreeMap::new());

@@ -1,5 +1,5 @@
-//! Property tests with generated histories of several hosts and crashes: wherever a process stops, no address
-//! has two holders, and releasing the handles and the blocks leaves nothing in the store.
+//! Property tests with generated histories of several hosts and crashes: wherever a process stops, no address has two
+//! holders, and releasing the handles and the blocks leaves nothing in the store.
 
 use super::{Death, Process, World};
 use crate::Tunnel;

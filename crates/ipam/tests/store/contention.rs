@@ -1,8 +1,7 @@
 //! Many processes competing for the same pools, some of them killed.
 //!
-//! Each worker is this test executable started again. While a worker holds an address, a file marks it:
-//! creating the file fails if another worker holds the address too, so an address with two holders is always
-//! detected.
+//! Each worker is this test executable started again. While a worker holds an address, a file marks it: creating the
+//! file fails if another worker holds the address too, so an address with two holders is always detected.
 
 use crate::support::{Backend, Store, connect, ip, request};
 use rand::seq::IndexedRandom;
@@ -69,8 +68,8 @@ async fn crowded(backend: Backend) -> (Store, tempfile::TempDir, Vec<String>) {
     let names: Vec<String> = (0..WORKERS).map(|n| format!("node-{n}")).collect();
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
     let pools = [
-        // Fewer blocks than workers and fewer addresses than requested, so that claiming, borrowing and
-        // exhaustion all occur.
+        // Fewer blocks than workers and fewer addresses than requested, so that claiming, borrowing and exhaustion all
+        // occur.
         ("p4", json!({"cidr": "10.0.0.0/24", "blockSize": 29})),
         ("p6", json!({"cidr": "fd00::/116", "blockSize": 122})),
     ];
@@ -155,8 +154,8 @@ async fn what_a_killed_process_had_is_given_back_by_its_handles() {
     store.assert_consistent(&BTreeSet::new()).await;
 }
 
-/// Releases the handles of a killed worker, as a node does for deleted containers. The worker's marks are
-/// removed first, since its addresses may be assigned again as soon as they are free.
+/// Releases the handles of a killed worker, as a node does for deleted containers. The worker's marks are removed
+/// first, since its addresses may be assigned again as soon as they are free.
 async fn clean_up(store: &Store, dir: &Path, name: &str) {
     for (address, holder) in held(dir) {
         if holder == name {

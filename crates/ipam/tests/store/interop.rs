@@ -1,5 +1,4 @@
-//! Intermediate states that interrupted Calico nodes leave in the store, and how the allocator recovers from
-//! them.
+//! Intermediate states that interrupted Calico nodes leave in the store, and how the allocator recovers from them.
 
 use crate::support::{Backend, Store, ip, request};
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Backends of the client. Each hides its protocol: the interface consists of typed keys and values, opaque
-//! revisions, paged lists, and watches from a revision.
+//! Backends of the client. Each hides its protocol: the interface consists of typed keys and values, opaque revisions,
+//! paged lists, and watches from a revision.
 
 pub mod etcd;
 pub(crate) mod kubernetes;

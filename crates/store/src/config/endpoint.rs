@@ -11,8 +11,8 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Parses `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. The error is the reason why the text
-    /// is invalid.
+    /// Parses `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`. The error is the reason why the text is
+    /// invalid.
     pub fn parse(text: &str) -> Result<Endpoint, String> {
         if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
             if !path.starts_with('/') {

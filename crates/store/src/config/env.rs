@@ -1,5 +1,4 @@
-//! Configuration from the environment: each setting is `CALICO_<NAME>` or `<NAME>`; the former takes
-//! precedence.
+//! Configuration from the environment: each setting is `CALICO_<NAME>` or `<NAME>`; the former takes precedence.
 
 use super::Config;
 use crate::{Error, Result};

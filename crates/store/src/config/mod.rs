@@ -13,8 +13,8 @@ use crate::{Error, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// `spec` of a CalicoAPIConfig. Every field except the inline ones also has an environment variable. Empty
-/// means not set.
+/// `spec` of a CalicoAPIConfig. Every field except the inline ones also has an environment variable. Empty means not
+/// set.
 #[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
@@ -67,8 +67,8 @@ impl Config {
     /// Environment variable that overrides the default socket.
     pub const SOCKET_VARIABLE: &'static str = "TORTIE_DATASTORE_SOCKET";
 
-    /// Reads the configuration from `file`, or from the environment if `file` is the default path and
-    /// unreadable. If nothing is configured and the default socket of the embedded store exists, that is used.
+    /// Reads the configuration from `file`, or from the environment if `file` is the default path and unreadable. If
+    /// nothing is configured and the default socket of the embedded store exists, that is used.
     pub fn load(file: &Path) -> Result<Config> {
         Config::load_with(file, &|name| std::env::var(name).ok())
     }
@@ -82,8 +82,8 @@ impl Config {
         Ok(config.or_socket(variable))
     }
 
-    /// Reads the configuration from the environment only. If nothing is configured, uses the socket of the
-    /// embedded store.
+    /// Reads the configuration from the environment only. If nothing is configured, uses the socket of the embedded
+    /// store.
     pub fn from_env() -> Result<Config> {
         let variable = |name: &str| std::env::var(name).ok();
         Ok(env::read(&variable)?.or_socket(&variable))

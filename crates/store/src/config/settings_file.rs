@@ -1,5 +1,5 @@
-//! Parser of the configuration files of daemons, felix.cfg and typha.cfg: lines of `Name = value`, as in an INI
-//! file whose sections are ignored.
+//! Parser of the configuration files of daemons, felix.cfg and typha.cfg: lines of `Name = value`, as in an INI file
+//! whose sections are ignored.
 
 use std::io;
 use std::path::Path;

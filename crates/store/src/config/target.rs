@@ -1,5 +1,5 @@
-//! The datastore selected by the configuration: etcd (or the embedded store) or the Kubernetes API, with
-//! addresses and credentials.
+//! The datastore selected by the configuration: etcd (or the embedded store) or the Kubernetes API, with addresses and
+//! credentials.
 
 use super::{Config, Endpoint};
 use crate::{Error, Result};
@@ -11,8 +11,8 @@ pub enum Target {
     Kubernetes(KubernetesTarget),
 }
 
-/// Connection settings for the Kubernetes API; empty means not set. If none is set, the service account of the
-/// pod is used.
+/// Connection settings for the Kubernetes API; empty means not set. If none is set, the service account of the pod is
+/// used.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KubernetesTarget {
     /// Colon-separated list of files.
@@ -74,8 +74,8 @@ impl Config {
         }))
     }
 
-    /// Returns the connection settings for Kubernetes, if there are any or this runs in a pod. Independent of
-    /// the datastore.
+    /// Returns the connection settings for Kubernetes, if there are any or this runs in a pod. Independent of the
+    /// datastore.
     pub fn orchestrator(&self) -> Option<KubernetesTarget> {
         let given = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];
         let any = given.iter().any(|setting| !setting.is_empty());
@@ -99,8 +99,8 @@ impl Config {
         }
     }
 
-    /// Returns whether the datastore is the Kubernetes API. Without a type, etcd takes precedence if its
-    /// endpoints are set.
+    /// Returns whether the datastore is the Kubernetes API. Without a type, etcd takes precedence if its endpoints are
+    /// set.
     pub fn is_kubernetes(&self) -> Result<bool> {
         let etcd = !self.etcd_endpoints.is_empty() || !self.etcd_discovery_srv.is_empty();
         let kubernetes = [&self.kubeconfig, &self.kubeconfig_inline, &self.k8s_api_endpoint];

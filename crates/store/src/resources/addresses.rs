@@ -1,7 +1,7 @@
 //! Releases the addresses, handles and block affinities of a deleted node or pool.
 //!
-//! Contains only what deletions need, no allocation. The steps are in the order of the allocator: a handle
-//! references its addresses until the block no longer contains them.
+//! Contains only what deletions need, no allocation. The steps are in the order of the allocator: a handle references
+//! its addresses until the block no longer contains them.
 
 use crate::operation::{Expected, Reversible, Step};
 use crate::{Client, Entry, Error, Operation, Outcome, Result, Revision};
@@ -30,8 +30,8 @@ impl<'a> Addresses<'a> {
         Addresses { client }
     }
 
-    /// Releases those of the addresses that `node` holds. Addresses that are free or held by other nodes are
-    /// left alone.
+    /// Releases those of the addresses that `node` holds. Addresses that are free or held by other nodes are left
+    /// alone.
     pub async fn release(&self, node: &str, addresses: &BTreeSet<IpAddr>) -> Result<()> {
         if addresses.is_empty() {
             return Ok(());
@@ -49,8 +49,7 @@ impl<'a> Addresses<'a> {
         first_error
     }
 
-    /// Returns the addresses of a node's tunnels as recorded in the blocks: the Node object may be deleted
-    /// already.
+    /// Returns the addresses of a node's tunnels as recorded in the blocks: the Node object may be deleted already.
     pub async fn tunnels_of(&self, node: &str) -> Result<BTreeSet<IpAddr>> {
         let is_tunnel = |allocation: &block::Allocation| {
             allocation.attribute(attribute::NODE) == Some(node)
@@ -82,8 +81,8 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    /// Releases the affinities of all blocks in a CIDR, whatever their owner, and blocks whose affinity record
-    /// is missing.
+    /// Releases the affinities of all blocks in a CIDR, whatever their owner, and blocks whose affinity record is
+    /// missing.
     pub async fn release_range(&self, cidr: &IpNet) -> Result<()> {
         let mut first_error = Ok(());
         for affinity in [AffinityType::Host, AffinityType::Virtual] {

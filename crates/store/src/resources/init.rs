@@ -16,8 +16,8 @@ const KUBERNETES_DATASTORE: &str = "kdd";
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Resources {
-    /// Creates ClusterInformation and the built-in tiers if they are missing. Attempts all of them and returns
-    /// the first error.
+    /// Creates ClusterInformation and the built-in tiers if they are missing. Attempts all of them and returns the
+    /// first error.
     pub async fn ensure_initialized(&self, version: &str, cluster_type: &str) -> Result<()> {
         let mut cluster_type = cluster_type.to_owned();
         if self.client.is_kubernetes() {

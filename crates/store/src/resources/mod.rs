@@ -1,8 +1,8 @@
-//! Semantics of projectcalico.org/v3 on top of the client: defaults, validation, metadata rules, and the checks
-//! and side effects that involve several objects.
+//! Semantics of projectcalico.org/v3 on top of the client: defaults, validation, metadata rules, and the checks and
+//! side effects that involve several objects.
 //!
-//! This module contains the operations. `rules` contains the checks against other objects before a write; kinds
-//! whose deletion affects other objects have a module each.
+//! This module contains the operations. `rules` contains the checks against other objects before a write; kinds whose
+//! deletion affects other objects have a module each.
 
 mod addresses;
 mod init;
@@ -98,8 +98,7 @@ impl Resources {
         Ok((list, listing.unreadable))
     }
 
-    /// Deletes an object, and everything that belongs to it. Fails if `resource_version` is set and no longer
-    /// current.
+    /// Deletes an object, and everything that belongs to it. Fails if `resource_version` is set and no longer current.
     pub async fn delete(
         &self,
         kind: Kind,

@@ -10,8 +10,8 @@ use tortie_model::kinds::{BGPPeerSpec, HostEndpointSpec, NodeSpec, WorkloadEndpo
 use tortie_model::{Key, Kind, Object, Resource, Spec};
 
 impl Resources {
-    /// Deletes a node. Attempts all of the clean-up; if any of it fails, the Node object stays, so that
-    /// deleting it again finds the rest. Also cleans up after a node whose Node object is already deleted.
+    /// Deletes a node. Attempts all of the clean-up; if any of it fails, the Node object stays, so that deleting it
+    /// again finds the rest. Also cleans up after a node whose Node object is already deleted.
     pub(super) async fn delete_node(&self, name: &str, revision: Option<Revision>) -> Result<Resource> {
         let key = Key::resource(Kind::Node, "", name);
         let node: Option<Object<NodeSpec>> = match self.client.get(&key).await {

@@ -50,8 +50,7 @@ impl Resources {
         read(self.client.delete(key, revision.as_ref()).await?)
     }
 
-    /// Disables the pool and returns it. If the caller gave a revision, also returns the one to expect at the
-    /// deletion.
+    /// Disables the pool and returns it. If the caller gave a revision, also returns the one to expect at the deletion.
     async fn disable_pool(&self, key: &Key, given: Option<Revision>) -> Result<(IPPool, Option<Revision>)> {
         let mut attempt = 1;
         loop {

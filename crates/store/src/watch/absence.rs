@@ -1,8 +1,8 @@
 //! Decides whether to trust a list that lacks most of the known objects. Does no I/O.
 //!
-//! A wrong API group, a restored backup or a broken proxy yields lists with few or no objects. Deletions
-//! reported as single events are trusted; deletions that only follow from a list are trusted once several lists
-//! agree over some time.
+//! A wrong API group, a restored backup or a broken proxy yields lists with few or no objects. Deletions reported as
+//! single events are trusted; deletions that only follow from a list are trusted once several lists agree over some
+//! time.
 
 use crate::backend::kubernetes::{NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX};
 use std::time::Duration;
@@ -88,8 +88,8 @@ impl AbsenceDoubt {
     }
 }
 
-/// Returns the name prefix that identifies the Kubernetes collection of an object; empty for Calico's own
-/// objects. A range of one kind can be the union of several collections, each of which can be lost separately.
+/// Returns the name prefix that identifies the Kubernetes collection of an object; empty for Calico's own objects. A
+/// range of one kind can be the union of several collections, each of which can be lost separately.
 pub fn collection_prefix(key: &Key) -> &'static str {
     let Key::Resource { kind, name, .. } = key else { return "" };
     let prefixes: &[&'static str] = match kind {

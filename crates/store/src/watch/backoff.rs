@@ -11,8 +11,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Default maximum delay: short enough that the client notices a recovered store within seconds. The jitter
-    /// spreads the retries of thousands of clients.
+    /// Default maximum delay: short enough that the client notices a recovered store within seconds. The jitter spreads
+    /// the retries of thousands of clients.
     pub const LONGEST: Duration = Duration::from_secs(5);
 
     pub fn capped(longest: Duration) -> Backoff {

@@ -1,9 +1,9 @@
-//! The state of a watch, without I/O and independent of the backend: receives the backend's reports and returns
-//! the changes to deliver.
+//! The state of a watch, without I/O and independent of the backend: receives the backend's reports and returns the
+//! changes to deliver.
 //!
-//! It stores the revision up to which everything has been delivered, and the delivered revision of each key. If
-//! history is lost through compaction or a restored backup, this is sufficient to derive all changes from a new
-//! list, including deletions, without delivering anything twice.
+//! It stores the revision up to which everything has been delivered, and the delivered revision of each key. If history
+//! is lost through compaction or a restored backup, this is sufficient to derive all changes from a new list, including
+//! deletions, without delivering anything twice.
 
 use super::absence::{Absence, collection_prefix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,15 +59,14 @@ enum Phase {
 pub(crate) struct Follower {
     phase: Phase,
     known: BTreeMap<Key, Revision>,
-    /// Keys that only doubted lists contain. They do not count as known when absence is measured: otherwise a
-    /// wrong datastore with many objects would make the missing ones a small share.
+    /// Keys that only doubted lists contain. They do not count as known when absence is measured: otherwise a wrong
+    /// datastore with many objects would make the missing ones a small share.
     doubtful: BTreeSet<Key>,
     in_sync: bool,
 }
 
 impl Follower {
-    /// Creates a follower. With `after`, the consumer knows the state at that revision and needs only later
-    /// changes.
+    /// Creates a follower. With `after`, the consumer knows the state at that revision and needs only later changes.
     pub fn new(after: Option<Revision>) -> Follower {
         Follower {
             phase: after.map_or(Phase::Listing, Phase::Resuming),
@@ -102,8 +101,8 @@ impl Follower {
         absences.into_values().max_by_key(|absence| (absence.is_large(), absence.missing)).unwrap_or_default()
     }
 
-    /// Processes a list of the whole range. Returns the differences from the known state. The items are moved,
-    /// not copied, since a range can be large.
+    /// Processes a list of the whole range. Returns the differences from the known state. The items are moved, not
+    /// copied, since a range can be large.
     pub fn listed<V>(
         &mut self,
         mut items: Vec<Item<V>>,
@@ -123,8 +122,8 @@ impl Follower {
         gone.chain(puts).map(Change::Update).chain(in_sync.map(Change::InSync))
     }
 
-    /// Processes a list that is not trusted. Returns only additions and changes; missing objects stay known,
-    /// and the next step is another list.
+    /// Processes a list that is not trusted. Returns only additions and changes; missing objects stay known, and the
+    /// next step is another list.
     pub fn listed_in_doubt<V>(
         &mut self,
         mut items: Vec<Item<V>>,

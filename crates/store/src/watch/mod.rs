@@ -1,8 +1,7 @@
-//! Watches that survive failures: a snapshot, then each later change once, whatever happens to connections and
-//! history.
+//! Watches that survive failures: a snapshot, then each later change once, whatever happens to connections and history.
 //!
-//! `follower` holds the state and decides what to deliver (no I/O); a `source` accesses the backend; this
-//! module connects the two and delivers the changes to the consumer.
+//! `follower` holds the state and decides what to deliver (no I/O); a `source` accesses the backend; this module
+//! connects the two and delivers the changes to the consumer.
 
 mod absence;
 mod backoff;
@@ -42,8 +41,8 @@ const RECOVERY_SPREAD: Duration = Duration::from_millis(250);
 
 static DISTRUSTED_LISTS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of lists whose absences were not applied by watches of this process, because most known
-/// objects were missing.
+/// Returns the number of lists whose absences were not applied by watches of this process, because most known objects
+/// were missing.
 pub fn distrusted_lists() -> u64 {
     DISTRUSTED_LISTS.load(Ordering::Relaxed)
 }
@@ -100,8 +99,8 @@ impl Watch {
         self.events.recv().await
     }
 
-    /// Returns the reason for which the store is unreachable; `None` while it is reachable. Without events,
-    /// this distinguishes an outage from a quiet store.
+    /// Returns the reason for which the store is unreachable; `None` while it is reachable. Without events, this
+    /// distinguishes an outage from a quiet store.
     pub fn trouble(&self) -> Option<String> {
         self.connection.borrow().trouble.clone()
     }
@@ -111,8 +110,8 @@ impl Watch {
         self.connection.clone()
     }
 
-    /// Returns a counter of messages from the store and of failed attempts. Every wait has a timeout, so a
-    /// watch whose counter is constant for minutes is stuck.
+    /// Returns a counter of messages from the store and of failed attempts. Every wait has a timeout, so a watch whose
+    /// counter is constant for minutes is stuck.
     pub fn signs_of_life(&self) -> Arc<AtomicU64> {
         self.signs.clone()
     }

@@ -21,8 +21,7 @@ pub enum Fault {
     Closed,
     /// Respond with this code and body. Watches get an "expired" error, so that clients list again.
     Body(u16, String),
-    /// Like `Body` with code 200, but only for paths that contain this text; the server responds to other
-    /// requests.
+    /// Like `Body` with code 200, but only for paths that contain this text; the server responds to other requests.
     BodyOf(&'static str, String),
     /// Respond with an endless body.
     EndlessBody,

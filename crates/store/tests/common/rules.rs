@@ -1,5 +1,5 @@
-//! Rules that hold on every backend: checks across objects, and the lifecycle of an object. Each test leaves
-//! the store as it was.
+//! Rules that hold on every backend: checks across objects, and the lifecycle of an object. Each test leaves the store
+//! as it was.
 
 use super::object;
 use serde_json::json;

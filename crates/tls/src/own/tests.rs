@@ -57,8 +57,8 @@ fn a_new_authority_signs_only_when_it_is_believed() {
     assert!(third.certificate != first.certificate && is_taken(&second.authorities, &third, later));
 }
 
-/// A client that uses the trust bundle of the previous step accepts the server certificate at all times, over
-/// many renewals.
+/// A client that uses the trust bundle of the previous step accepts the server certificate at all times, over many
+/// renewals.
 #[test]
 fn at_no_moment_is_the_certificate_refused() {
     let mut kept = step(&OwnCertificates::default(), None, START).unwrap();

@@ -14,8 +14,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::transport::{Channel, Uri};
 
-/// HTTP/2 flow-control window: large enough for a full page of the largest values without waiting for window
-/// updates.
+/// HTTP/2 flow-control window: large enough for a full page of the largest values without waiting for window updates.
 const WINDOW: u32 = 4 << 20;
 
 /// Prefix of errors that occur after the TCP connection is open; `failure` uses it to explain them.

@@ -1,9 +1,8 @@
 //! Compaction of the store's history, with the protocol of kube-apiserver and Calico.
 //!
-//! All compactors of a store share one record. The one that overwrites the version it has last seen gets the
-//! turn, and compacts up to the revision of its previous turn. So several compactors, including kube-apiserver,
-//! compact no more often than the one with the shortest period would alone, and never compact revisions younger
-//! than its period.
+//! All compactors of a store share one record. The one that overwrites the version it has last seen gets the turn, and
+//! compacts up to the revision of its previous turn. So several compactors, including kube-apiserver, compact no more
+//! often than the one with the shortest period would alone, and never compact revisions younger than its period.
 
 use super::entries::{found, get, op, path};
 use super::kv::is_compacted;
@@ -28,8 +27,8 @@ impl Compactor {
         Compactor { etcd, turn: 0, revision: 0 }
     }
 
-    /// Compacts the store; to be called once per period. Returns the revision before which the history was
-    /// removed; `None` if another compactor had the turn, or if this one has not run for a full period yet.
+    /// Compacts the store; to be called once per period. Returns the revision before which the history was removed;
+    /// `None` if another compactor had the turn, or if this one has not run for a full period yet.
     pub async fn compact(&mut self) -> Result<Option<Revision>> {
         let record = path(&Key::CompactRevision);
         let unchanged = Compare {

@@ -35,8 +35,8 @@ impl Etcd {
         Ok(Listing { entries: listed.items, unreadable, revision: opaque(listed.revision), next: None })
     }
 
-    /// Returns one page of a range. etcd does not support label selectors, so entries that are not selected are
-    /// dropped here.
+    /// Returns one page of a range. etcd does not support label selectors, so entries that are not selected are dropped
+    /// here.
     pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
         let prefix = keys::prefix(range);
         let mut place = match &page.after {

@@ -1,7 +1,7 @@
 //! Paths of keys in etcd.
 //!
-//! All clients of a store have to use the same paths byte for byte, so parsing accepts a path only if
-//! formatting the parsed key yields the same path.
+//! All clients of a store have to use the same paths byte for byte, so parsing accepts a path only if formatting the
+//! parsed key yields the same path.
 
 use ipnet::IpNet;
 use tortie_model::key::{AffinityType, WorkloadStatusKey};
@@ -83,8 +83,8 @@ pub fn parse(path: &str) -> Option<Key> {
     key.filter(|key| self::path(key) == path)
 }
 
-/// Returns the common path prefix of all keys of the range. Keys outside of the range may have this prefix too:
-/// filter the results with [`KeyRange::contains`].
+/// Returns the common path prefix of all keys of the range. Keys outside of the range may have this prefix too: filter
+/// the results with [`KeyRange::contains`].
 pub fn prefix(range: &KeyRange) -> String {
     match range {
         KeyRange::Resources { kind, namespace, name_prefix } => {

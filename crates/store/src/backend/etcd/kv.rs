@@ -84,8 +84,8 @@ impl Cluster {
         Ok(answer.kvs.into_iter().next())
     }
 
-    /// Lists all keys with the prefix at one revision: the given one, or the current one. Each entry is passed
-    /// through `read`.
+    /// Lists all keys with the prefix at one revision: the given one, or the current one. Each entry is passed through
+    /// `read`.
     pub async fn list<T>(
         &self,
         prefix: &str,
@@ -138,8 +138,8 @@ impl Cluster {
         }
     }
 
-    /// Returns at most `limit` entries with the prefix from `start` on, at `revision`, or at the current one if
-    /// it is 0.
+    /// Returns at most `limit` entries with the prefix from `start` on, at `revision`, or at the current one if it is
+    /// 0.
     pub async fn page(&self, prefix: &str, start: Bytes, revision: i64, limit: i64) -> Result<KeyValues> {
         let range_end = prefix_end(prefix.as_bytes());
         let request = RangeRequest { key: start, range_end, limit, revision, ..Default::default() };
@@ -209,8 +209,8 @@ pub(crate) fn after(key: &[u8]) -> Bytes {
     next.into()
 }
 
-/// Returns the number of entries for the next page of the target size. It grows by at most a factor of 4 and
-/// shrinks at once.
+/// Returns the number of entries for the next page of the target size. It grows by at most a factor of 4 and shrinks at
+/// once.
 fn next_page(limit: i64, entries: usize, size: usize) -> i64 {
     let average = size.checked_div(entries).unwrap_or(0).max(1);
     let fitting = i64::try_from(PAGE_BYTES / average).unwrap_or(PAGE_KEYS);

@@ -17,8 +17,7 @@ pub struct Limits {
     pub watch_silence: Duration,
     /// Number of entries in the first page of a list; later pages adapt to the size of the entries.
     pub first_page: i64,
-    /// Time during which lists must agree that most objects of a range are gone before a watch reports them as
-    /// deleted.
+    /// Time during which lists must agree that most objects of a range are gone before a watch reports them as deleted.
     pub absence_grace: Duration,
 }
 

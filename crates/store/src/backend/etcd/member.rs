@@ -38,8 +38,8 @@ impl Member {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Drops a connection that no longer delivers responses; the next call opens a new one. Such a connection
-    /// is not always closed: a firewall that dropped its state, or a host that vanished, sends nothing.
+    /// Drops a connection that no longer delivers responses; the next call opens a new one. Such a connection is not
+    /// always closed: a firewall that dropped its state, or a host that vanished, sends nothing.
     pub fn discard(&self, dead: &Connection) {
         let mut current = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if current.number == dead.number {

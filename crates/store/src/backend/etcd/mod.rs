@@ -1,8 +1,8 @@
 //! Backend for etcd, or for the embedded server with the same protocol.
 //!
 //! `keys` maps keys to paths, `entries` and `transactions` implement the operations of the client, `source` and
-//! `position` its watches. The other modules implement the etcd v3 protocol: connections, failover,
-//! credentials. No other module uses gRPC.
+//! `position` its watches. The other modules implement the etcd v3 protocol: connections, failover, credentials. No
+//! other module uses gRPC.
 
 mod auth;
 mod channel;

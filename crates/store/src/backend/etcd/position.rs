@@ -10,8 +10,8 @@ use tortie_etcd_proto::mvccpb::Event;
 use tortie_etcd_proto::mvccpb::event::EventType;
 use tortie_model::{KeyRange, Revision};
 
-/// Watch ID of the responses to progress requests. etcd before 3.4.25 sends them ahead of queued events, so
-/// they only prove that the server is alive, not that everything up to their revision was delivered.
+/// Watch ID of the responses to progress requests. etcd before 3.4.25 sends them ahead of queued events, so they only
+/// prove that the server is alive, not that everything up to their revision was delivered.
 const NO_WATCH: i64 = -1;
 
 #[derive(Debug)]

@@ -31,8 +31,8 @@ impl TlsPolicy {
         }
     }
 
-    /// Returns a provider with the configured cipher suites, given by their IANA names. The suites of TLS 1.3
-    /// are always kept.
+    /// Returns a provider with the configured cipher suites, given by their IANA names. The suites of TLS 1.3 are
+    /// always kept.
     fn provider(&self) -> Result<CryptoProvider> {
         let mut provider = aws_lc_rs::default_provider();
         if self.cipher_suites.is_empty() {
@@ -55,8 +55,8 @@ fn standard_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
     suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_")
 }
 
-/// Returns the client configuration. `used` is whether any endpoint uses TLS: the system's certificates are
-/// loaded only then, because loading them takes longer than most commands.
+/// Returns the client configuration. `used` is whether any endpoint uses TLS: the system's certificates are loaded only
+/// then, because loading them takes longer than most commands.
 pub fn client_config(settings: &TlsSettings, policy: &TlsPolicy, used: bool) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     match &settings.ca {

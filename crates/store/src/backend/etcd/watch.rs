@@ -82,8 +82,7 @@ async fn open(
 }
 
 impl WatchStream {
-    /// Returns the next response. If the server is silent, requests a progress notification, and fails if none
-    /// arrives.
+    /// Returns the next response. If the server is silent, requests a progress notification, and fails if none arrives.
     pub async fn next(&mut self) -> Result<WatchResponse> {
         let silence = self.cluster.limits.watch_silence;
         let mut asked = false;

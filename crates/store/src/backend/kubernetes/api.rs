@@ -28,8 +28,8 @@ pub const DEFAULT_PAGE: usize = 500;
 /// Factor by which the limit of a page is reduced if the page was too large.
 const PAGE_REDUCTION: usize = 8;
 
-/// Duration after which the server ends a watch; random, so that not all watches end at once. The client then
-/// reopens it where it ended.
+/// Duration after which the server ends a watch; random, so that not all watches end at once. The client then reopens
+/// it where it ended.
 const WATCH_SECONDS: Range<u64> = 300..600;
 
 #[derive(Clone)]
@@ -126,8 +126,8 @@ impl Api {
         Ok(versions.map(|version| version.group_version).collect())
     }
 
-    /// Returns whether the server has a collection, according to its discovery documents. A 404 alone is no
-    /// proof: a load balancer without a backend sends one too.
+    /// Returns whether the server has a collection, according to its discovery documents. A 404 alone is no proof: a
+    /// load balancer without a backend sends one too.
     pub async fn is_served(&self, path: &str) -> Result<bool, Failure> {
         let (version, plural) = response::collection_of(path);
         let discovery = match version.contains('/') {
@@ -291,8 +291,8 @@ impl Api {
         serde_json::from_str(&text).map_err(|error| response::unreadable(path, &error))
     }
 
-    /// Sends a request and returns the response body. `forms` are the Content-Type of the request and the
-    /// Accept header.
+    /// Sends a request and returns the response body. `forms` are the Content-Type of the request and the Accept
+    /// header.
     async fn text(
         &self,
         method: Method,
@@ -315,8 +315,8 @@ impl Api {
         .await
     }
 
-    /// Sends a request to the current server. If that is unreachable, tries the others in turn, unless it may
-    /// have executed a write. If it rejects the credentials, reloads the settings and retries once.
+    /// Sends a request to the current server. If that is unreachable, tries the others in turn, unless it may have
+    /// executed a write. If it rejects the credentials, reloads the settings and retries once.
     async fn anywhere<T, A: Future<Output = Result<T, Failure>>>(
         &self,
         method: &Method,
@@ -330,8 +330,8 @@ impl Api {
             let answer = ask(asked.client.clone()).await;
             match &answer {
                 Err(Failure::Unreachable { unasked, .. }) => {
-                    // Other pooled connections to a server that stopped responding are dead too; each would
-                    // cost the full request timeout.
+                    // Other pooled connections to a server that stopped responding are dead too; each would cost the
+                    // full request timeout.
                     if !unasked {
                         self.servers.renew(&asked).await;
                     }

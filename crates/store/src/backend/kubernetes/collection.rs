@@ -105,8 +105,7 @@ impl Form {
 }
 
 impl Collection {
-    /// Returns the name of the CustomResourceDefinition, if the kind is a custom resource that a cluster may
-    /// lack.
+    /// Returns the name of the CustomResourceDefinition, if the kind is a custom resource that a cluster may lack.
     pub fn definition(&self) -> Option<String> {
         if !matches!(self.form, Form::Resource(_) | Form::Record(_) | Form::ClusterNetworkPolicy) {
             return None;
@@ -261,8 +260,8 @@ impl Reader {
         }
     }
 
-    /// Converts a page of a list. Kubernetes' own objects are deserialised directly into the required fields,
-    /// so that the full objects are never held in memory.
+    /// Converts a page of a list. Kubernetes' own objects are deserialised directly into the required fields, so that
+    /// the full objects are never held in memory.
     pub fn read_list(&self, form: Form, text: &str) -> serde_json::Result<(ListHead, Vec<Found>)> {
         let read = match form {
             Form::Pod => page(text, |pod| self.pod(pod)),
@@ -341,8 +340,8 @@ impl Reader {
         derived(&object.metadata, key, Some(Resource::from(policy)))
     }
 
-    /// Converts a policy whose rules are unreadable to one that selects the same pods and allows nothing. If
-    /// the selector is unreadable too, the policy selects the whole namespace.
+    /// Converts a policy whose rules are unreadable to one that selects the same pods and allows nothing. If the
+    /// selector is unreadable too, the policy selects the whole namespace.
     fn closed_network_policy(&self, object: Json, error: &serde_json::Error) -> Option<Found> {
         let metadata = Metadata::deserialize(object.get("metadata")?).ok()?;
         let selector = object.pointer("/spec/podSelector").cloned().unwrap_or_default();
@@ -417,8 +416,7 @@ fn unreadable(key: &Key, value: String, reason: String) -> Error {
     Error::Parse { key: key.to_string(), value, reason }
 }
 
-/// Error for a list item without a name or resource version. It must not be skipped, since it would count as
-/// absent.
+/// Error for a list item without a name or resource version. It must not be skipped, since it would count as absent.
 fn unidentified(index: usize) -> serde_json::Error {
     serde::de::Error::custom(format!("items[{index}] has no metadata.name or no metadata.resourceVersion"))
 }

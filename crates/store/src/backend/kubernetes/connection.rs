@@ -1,5 +1,5 @@
-//! Client configuration for kube-apiserver: from a kubeconfig, from individual settings, or from the service
-//! account of the pod.
+//! Client configuration for kube-apiserver: from a kubeconfig, from individual settings, or from the service account of
+//! the pod.
 
 use crate::config::KubernetesTarget;
 use crate::{Error, Limits, Result};
@@ -77,8 +77,7 @@ fn uri(endpoint: &str) -> Result<http::Uri> {
     })
 }
 
-/// Returns the kubeconfig in use: the inline one, or the files of a colon-separated list, merged as kubectl
-/// does.
+/// Returns the kubeconfig in use: the inline one, or the files of a colon-separated list, merged as kubectl does.
 fn kubeconfig(target: &KubernetesTarget) -> Result<Option<Kubeconfig>> {
     let invalid = |name: &str, error: &dyn std::fmt::Display| {
         Error::Config(format!("cannot read kubeconfig '{name}' (KUBECONFIG, kubeconfig): {error}"))

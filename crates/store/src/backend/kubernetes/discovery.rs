@@ -15,8 +15,8 @@ use tortie_model::Kind;
 
 /// Maximum delay between two attempts. A daemon often starts before the address of kube-apiserver is reachable.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Timeout of the first attempt of a daemon; doubled for each further one. It starts short because packets to a
-/// service address that is not programmed yet are lost, and such a connection never opens.
+/// Timeout of the first attempt of a daemon; doubled for each further one. It starts short because packets to a service
+/// address that is not programmed yet are lost, and such a connection never opens.
 const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which a command stops retrying.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(5);
@@ -61,9 +61,8 @@ pub async fn discover_group(api: &Api, patience: ConnectPatience<'_>) -> Result<
     }
 }
 
-/// Returns the group that serves ClusterInformation, which every installation of Calico has. The presence of
-/// the group alone proves nothing: a single definition left by an earlier installation is enough for the server
-/// to serve it.
+/// Returns the group that serves ClusterInformation, which every installation of Calico has. The presence of the group
+/// alone proves nothing: a single definition left by an earlier installation is enough for the server to serve it.
 async fn find_served_group(api: &Api) -> std::result::Result<Option<ApiGroup>, Failure> {
     for group in ApiGroup::BY_PREFERENCE {
         if api.is_served(&group.collection(Kind::ClusterInformation, None)).await? {

@@ -56,8 +56,7 @@ impl Kubernetes {
             return Err(missing(key));
         }
         if found.value.is_none() {
-            // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the
-            // model.
+            // Only IPAM records are marked as deleted; other objects without a value have no counterpart in the model.
             if let Form::Record(_) = place.form {
                 self.finish_deletion(place, &found).await?;
             }
@@ -84,8 +83,7 @@ impl Kubernetes {
         Ok(Listing { entries, unreadable, revision: joined(&revisions), next: None })
     }
 
-    /// Verifies through discovery that a collection, for which a request returned 404, does not exist. Fails
-    /// otherwise.
+    /// Verifies through discovery that a collection, for which a request returned 404, does not exist. Fails otherwise.
     async fn confirm_unserved(&self, path: &str) -> Result<()> {
         match self.api.is_served(path).await {
             Ok(false) => Ok(()),
@@ -144,8 +142,8 @@ impl Kubernetes {
         self.reader.group == ApiGroup::V3
     }
 
-    /// Returns one page of a range. Label selectors are evaluated here: objects of crd.projectcalico.org/v1
-    /// keep the labels of the resource in an annotation.
+    /// Returns one page of a range. Label selectors are evaluated here: objects of crd.projectcalico.org/v1 keep the
+    /// labels of the resource in an annotation.
     pub(crate) async fn list_page(&self, range: &KeyRange, page: &Page) -> Result<Listing> {
         let collections = self.reader.collections(range);
         let (mut index, mut after) = match &page.after {
@@ -221,8 +219,8 @@ impl Kubernetes {
         match self.api.post(&place.collection, &body).await {
             Ok(answer) => self.written(key, &place, &body, answer).await,
             Err(Failure::Exists(reason)) => {
-                // Return the existing object. If it was marked as deleted, `find` completed the deletion and
-                // the name is free.
+                // Return the existing object. If it was marked as deleted, `find` completed the deletion and the name
+                // is free.
                 match self.find(key, &place).await {
                     Ok(found) => Err(Error::AlreadyExists {
                         id: key.to_string(),
@@ -283,8 +281,8 @@ impl Kubernetes {
         }
     }
 
-    /// Deletes an entry. IPAM records are marked as deleted first, so that a late write of another client
-    /// fails, whatever revision it is based on.
+    /// Deletes an entry. IPAM records are marked as deleted first, so that a late write of another client fails,
+    /// whatever revision it is based on.
     pub(crate) async fn delete(&self, key: &Key, revision: Option<&Revision>) -> Result<Entry> {
         let place = self.writable(key, "Delete")?;
         if place.form == Form::Node {

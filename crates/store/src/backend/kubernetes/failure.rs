@@ -39,8 +39,8 @@ impl Failure {
         let message = || status.message.clone();
         match (status.code, status.reason.as_str()) {
             (_, "AlreadyExists") => Failure::Exists(message()),
-            // Only a Status with the name of an object is about that object; proxies and missing kinds return
-            // other 404s.
+            // Only a Status with the name of an object is about that object; proxies and missing kinds return other
+            // 404s.
             (404, "NotFound") if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => {
                 Failure::Missing(message())
             }

@@ -2,8 +2,8 @@
 
 use tortie_model::Kind;
 
-/// Older installations store the objects in crd.projectcalico.org/v1 and serve projectcalico.org/v3 from an
-/// aggregated API server; newer ones store projectcalico.org/v3 directly.
+/// Older installations store the objects in crd.projectcalico.org/v1 and serve projectcalico.org/v3 from an aggregated
+/// API server; newer ones store projectcalico.org/v3 directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiGroup {
     /// crd.projectcalico.org/v1
@@ -19,8 +19,8 @@ impl ApiGroup {
         if is_v3 { ApiGroup::V3 } else { ApiGroup::V1 }
     }
 
-    /// Groups in order of preference: a cluster with both stores the objects in the first and serves the second
-    /// from it.
+    /// Groups in order of preference: a cluster with both stores the objects in the first and serves the second from
+    /// it.
     pub const BY_PREFERENCE: [ApiGroup; 2] = [ApiGroup::V1, ApiGroup::V3];
 
     pub const fn api_version(self) -> &'static str {

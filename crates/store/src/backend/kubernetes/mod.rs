@@ -1,12 +1,12 @@
-//! Backend for the Kubernetes API: Calico's own objects are custom resources, all others are derived from
-//! Kubernetes objects.
+//! Backend for the Kubernetes API: Calico's own objects are custom resources, all others are derived from Kubernetes
+//! objects.
 //!
-//! These modules do no I/O: `group` is the API group in use; `object` and `records` convert resources and IPAM
-//! records to custom resources and back; `pod`, `profile`, `node` and `policy` derive resources that are not
-//! stored; `collection` maps keys and ranges to API paths. `connection`, `servers`, `api` and `response`
-//! communicate with kube-apiserver, `discovery` finds the group, `entries` implements the operations of the
-//! client and `source` its watches. `orchestrator` contains the requests that the daemons send to Kubernetes
-//! itself. No other module uses the crate kube.
+//! These modules do no I/O: `group` is the API group in use; `object` and `records` convert resources and IPAM records
+//! to custom resources and back; `pod`, `profile`, `node` and `policy` derive resources that are not stored;
+//! `collection` maps keys and ranges to API paths. `connection`, `servers`, `api` and `response` communicate with
+//! kube-apiserver, `discovery` finds the group, `entries` implements the operations of the client and `source` its
+//! watches. `orchestrator` contains the requests that the daemons send to Kubernetes itself. No other module uses the
+//! crate kube.
 
 mod api;
 mod collection;
@@ -80,8 +80,8 @@ impl Kubernetes {
     }
 }
 
-/// Decodes text as an object and as a list of each supported kind except Service, in both groups. Returns the
-/// number of objects that were recognised.
+/// Decodes text as an object and as a list of each supported kind except Service, in both groups. Returns the number of
+/// objects that were recognised.
 #[cfg(fuzzing)]
 pub fn read_objects(text: &str) -> usize {
     use collection::Form;

@@ -1,5 +1,5 @@
-//! Conversion between Kubernetes nodes and Calico nodes. Calico's fields are stored in annotations of the
-//! Kubernetes node.
+//! Conversion between Kubernetes nodes and Calico nodes. Calico's fields are stored in annotations of the Kubernetes
+//! node.
 
 use super::core::{CoreNode, Metadata};
 use ipnet::IpNet;

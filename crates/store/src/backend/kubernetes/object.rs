@@ -1,8 +1,8 @@
 //! Conversion of projectcalico.org/v3 resources to custom resources and back.
 //!
-//! In the group projectcalico.org/v3, an object is stored as users see it. In crd.projectcalico.org/v1, the
-//! metadata of the resource is stored in an annotation, because the metadata of the custom resource serves the
-//! datastore: the labels of users must not be selectable in the cluster.
+//! In the group projectcalico.org/v3, an object is stored as users see it. In crd.projectcalico.org/v1, the metadata of
+//! the resource is stored in an annotation, because the metadata of the custom resource serves the datastore: the
+//! labels of users must not be selectable in the cluster.
 
 use super::group::ApiGroup;
 use super::uid;

@@ -191,8 +191,7 @@ impl Orchestrator {
         }
     }
 
-    /// Returns when a service account no longer exists. Fails when the watch ends; the caller may then call it
-    /// again.
+    /// Returns when a service account no longer exists. Fails when the watch ends; the caller may then call it again.
     pub async fn service_account_gone(&self, namespace: &str, name: &str) -> Result<()> {
         let id = || format!("ServiceAccount({namespace}/{name})");
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");

@@ -77,8 +77,7 @@ fn convert(pod: &Pod, name: String, interface_prefix: &str) -> Result<WorkloadEn
     Ok(WorkloadEndpoint::new(metadata, spec))
 }
 
-/// Returns whether a pod has finished. It keeps its endpoint, but without addresses: another pod may have them
-/// already.
+/// Returns whether a pod has finished. It keeps its endpoint, but without addresses: another pod may have them already.
 fn is_finished(pod: &Pod) -> bool {
     let emptied = |name: &str| pod.metadata.annotations.get(name).is_some_and(String::is_empty);
     let released = pod.metadata.deletion_timestamp.is_some() && (emptied(POD_IP) || emptied(AWS_POD_IPS));
@@ -162,8 +161,7 @@ pub fn interface_name(prefix: &str, namespace: &str, pod: &str) -> String {
     format!("{prefix}{}", hash.get(..11).unwrap_or_default())
 }
 
-/// Returns the patch that stores the endpoint in the pod. The UID prevents patching a later pod of the same
-/// name.
+/// Returns the patch that stores the endpoint in the pod. The UID prevents patching a later pod of the same name.
 pub fn patch(uid: &str, networks: &[String], container_id: &str) -> Json {
     let first = networks.first().map(String::as_str).unwrap_or_default();
     let annotations = json!({POD_IP: first, POD_IPS: networks.join(","), CONTAINER_ID: container_id});

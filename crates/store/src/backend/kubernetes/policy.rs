@@ -1,5 +1,5 @@
-//! Conversion of Kubernetes network policies to Calico policies, and of the endpoint slices that rules with
-//! services need.
+//! Conversion of Kubernetes network policies to Calico policies, and of the endpoint slices that rules with services
+//! need.
 
 use super::core::{ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy};
 use super::uid;

@@ -16,8 +16,7 @@ pub enum Origin<'a> {
     ServiceAccount { namespace: &'a str, name: &'a str },
 }
 
-/// Returns the origin of a profile by its name. Namespace names contain no dots, so the first dot ends the
-/// namespace.
+/// Returns the origin of a profile by its name. Namespace names contain no dots, so the first dot ends the namespace.
 pub fn origin(profile: &str) -> Option<Origin<'_>> {
     if let Some(namespace) = profile.strip_prefix(NAMESPACE_PREFIX) {
         return (!namespace.is_empty()).then_some(Origin::Namespace(namespace));

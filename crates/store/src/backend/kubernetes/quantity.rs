@@ -9,8 +9,8 @@ const PETA: i64 = 1_000_000_000_000_000;
 const DEFAULT_BURST: i64 = 4 << 30;
 const DEFAULT_PACKET_BURST: i64 = 5;
 
-/// Returns the limits in the annotations, if any. An invalid value is logged and ignored, so that the pod still
-/// gets its network.
+/// Returns the limits in the annotations, if any. An invalid value is logged and ignored, so that the pod still gets
+/// its network.
 pub fn controls(annotations: &BTreeMap<String, String>) -> Option<QoSControls> {
     let read = |direction: &str| limits(annotations, direction);
     let (ingress, egress) = (read("ingress"), read("egress"));

@@ -1,8 +1,7 @@
 //! Responses of kube-apiserver: bounded in size, and accepted only if they match the request.
 //!
-//! A proxy, a load balancer or a starting server may respond with status 200 and other content. If such a
-//! response counted as an empty list, all policies would be deleted, so everything but the requested object or
-//! list is an error.
+//! A proxy, a load balancer or a starting server may respond with status 200 and other content. If such a response
+//! counted as an empty list, all policies would be deleted, so everything but the requested object or list is an error.
 
 use super::api::ListHead;
 use super::failure::Failure;
@@ -127,8 +126,8 @@ pub fn check_object(path: &str, kind: &str, object: &Json) -> Result<(), Failure
     Ok(())
 }
 
-/// Checks that a page belongs to a list of the kind. Every page must have the resource version of the list: a
-/// watch starts there.
+/// Checks that a page belongs to a list of the kind. Every page must have the resource version of the list: a watch
+/// starts there.
 pub fn check_list(path: &str, kind: &str, head: &ListHead) -> Result<(), Failure> {
     let list = format!("{kind}List");
     let expected = [PathIdentity::parse(path).api_version, &list];
@@ -281,8 +280,8 @@ impl EventReader {
         }
     }
 
-    /// Reads a last line without a line end. If it is incomplete, it is dropped: the reopened watch delivers
-    /// the event again.
+    /// Reads a last line without a line end. If it is incomplete, it is dropped: the reopened watch delivers the event
+    /// again.
     fn read_rest(&mut self) -> Option<Result<WatchEvent<Json>, Failure>> {
         let line = std::mem::take(&mut self.buffer);
         self.scanned = 0;

@@ -1,7 +1,7 @@
 //! Addresses of kube-apiserver and the clients for them.
 //!
-//! One address is used until it is unreachable. If the server rejects the credentials, the settings are
-//! reloaded: the kubeconfig or the token may have been replaced.
+//! One address is used until it is unreachable. If the server rejects the credentials, the settings are reloaded: the
+//! kubeconfig or the token may have been replaced.
 
 use super::connection;
 use crate::config::KubernetesTarget;
@@ -9,8 +9,8 @@ use crate::{Limits, Result};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Minimum interval between two reloads of the settings, so that a permanently rejected client does not read
-/// files all the time.
+/// Minimum interval between two reloads of the settings, so that a permanently rejected client does not read files all
+/// the time.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -65,8 +65,8 @@ impl Servers {
         }
     }
 
-    /// Reloads the settings and reopens the connections, because the server rejects the credentials or its
-    /// connections are dead. Returns whether they were reloaded since the request was sent.
+    /// Reloads the settings and reopens the connections, because the server rejects the credentials or its connections
+    /// are dead. Returns whether they were reloaded since the request was sent.
     pub async fn renew(&self, asked: &Asked) -> bool {
         {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);

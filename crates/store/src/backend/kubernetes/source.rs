@@ -21,15 +21,15 @@ use tortie_model::{Key, KeyRange, Value};
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// Placeholder for the resource version of a collection that the server does not have.
 const NOT_SERVED: &str = "-";
-/// Number of consecutive lists without a previously served collection before it counts as removed: a starting
-/// server may not know it yet.
+/// Number of consecutive lists without a previously served collection before it counts as removed: a starting server
+/// may not know it yet.
 const DISBELIEF: u32 = 5;
-/// Minimum delay between checks for a kind that is not installed. Checks are frequent after a change of the
-/// definition and then back off, since a cluster may never have the kind.
+/// Minimum delay between checks for a kind that is not installed. Checks are frequent after a change of the definition
+/// and then back off, since a cluster may never have the kind.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_AT_LAST: Duration = Duration::from_secs(600);
-/// Minimum duration of a watch without events. If a watch ends sooner, the server did not serve it, and it is
-/// reopened after a delay.
+/// Minimum duration of a watch without events. If a watch ends sooner, the server did not serve it, and it is reopened
+/// after a delay.
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// Initial value of the check counter, without and with a watch of the definition.
 const LOOKS_UNTOLD: u32 = 3;
@@ -100,8 +100,8 @@ impl Part {
         (self.looks, self.look_again) = (looks, None);
     }
 
-    /// Watches the definition of a kind that is not served, by name and only its metadata. If the server
-    /// rejects the watch, the kind is polled instead.
+    /// Watches the definition of a kind that is not served, by name and only its metadata. If the server rejects the
+    /// watch, the kind is polled instead.
     async fn follow_definition(&mut self, api: &Api) {
         let Some(name) = self.collection.definition().filter(|_| !self.untold) else { return };
         match api.watch_named(DEFINITIONS, &name, Detail::Metadata, &self.definition_version).await {
@@ -212,8 +212,8 @@ impl KubernetesSource {
         }
     }
 
-    /// Converts the failure of a watch: an expired or unserved watch has to start over with a list, all else is
-    /// an error.
+    /// Converts the failure of a watch: an expired or unserved watch has to start over with a list, all else is an
+    /// error.
     fn refused(&self, index: usize, failure: Failure) -> Result<Heard<Result<Value>>> {
         match failure {
             Failure::Expired(reason) | Failure::NotServed(reason) => Ok(Heard::Stale(reason)),

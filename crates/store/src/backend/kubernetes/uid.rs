@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-/// Reverses the bits of every byte except the two that contain the version and the variant of the UUID. The
-/// function is its own inverse. Text that is not a UUID is returned unchanged.
+/// Reverses the bits of every byte except the two that contain the version and the variant of the UUID. The function is
+/// its own inverse. Text that is not a UUID is returned unchanged.
 pub fn convert(uid: &str) -> String {
     let Ok(uuid) = uid.parse::<Uuid>() else { return uid.to_owned() };
     let mut bytes = *uuid.as_bytes();

@@ -10,8 +10,8 @@ const NO_SUCH_NAME: u16 = 3;
 const HEADER: usize = 12;
 const MAX_LABEL: usize = 63;
 const MAX_NAME: usize = 255;
-/// Maximum number of compression pointers in a name. A name cannot have more labels than this, so more pointers
-/// form a loop.
+/// Maximum number of compression pointers in a name. A name cannot have more labels than this, so more pointers form a
+/// loop.
 const MAX_JUMPS: usize = 128;
 
 /// An SRV record.

@@ -1,7 +1,7 @@
 //! Discovery of etcd endpoints through the DNS SRV records of a domain, as in etcd's own clients.
 //!
-//! Nothing else needs SRV lookups, so the queries go directly to the name servers of the system, without a
-//! resolver library.
+//! Nothing else needs SRV lookups, so the queries go directly to the name servers of the system, without a resolver
+//! library.
 
 #[cfg(fuzzing)]
 pub mod message;

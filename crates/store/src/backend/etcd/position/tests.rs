@@ -1,5 +1,5 @@
-//! Property tests of a follower and its position with generated histories: whatever happens to the connection
-//! and to the history, the consumer ends up with the state of the store and receives each change once.
+//! Property tests of a follower and its position with generated histories: whatever happens to the connection and to
+//! the history, the consumer ends up with the state of the store and receives each change once.
 
 use super::*;
 use crate::watch::follower::{Change, Follower, Step};
@@ -164,8 +164,7 @@ impl Consumer {
 enum Act {
     Put(u8),
     Delete(u8),
-    /// Executes the next step of the follower. A watch receives at most this many events before the connection
-    /// breaks.
+    /// Executes the next step of the follower. A watch receives at most this many events before the connection breaks.
     Step(usize),
     Compact(u8),
     Progress,
@@ -254,8 +253,8 @@ fn run(
                 }
             }
             Act::Restore(back) => {
-                // A follower that is not connected during a restore cannot distinguish the new history from the
-                // old one.
+                // A follower that is not connected during a restore cannot distinguish the new history from the old
+                // one.
                 let to = (store.revision - i64::from(back)).max(store.compacted);
                 store.restore(to);
                 rewritten = true;

@@ -46,8 +46,7 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// Timeout of a watch: the server sends bookmarks about once a minute, so a watch that is silent for this long
-/// is dead.
+/// Timeout of a watch: the server sends bookmarks about once a minute, so a watch that is silent for this long is dead.
 const SILENCE: Duration = Duration::from_secs(200);
 
 impl Orchestrator {

@@ -1,5 +1,5 @@
-//! Requests that the controllers send to Kubernetes: leader election, the addresses of pods, the rollout of
-//! DaemonSets and the ingress addresses of services.
+//! Requests that the controllers send to Kubernetes: leader election, the addresses of pods, the rollout of DaemonSets
+//! and the ingress addresses of services.
 
 use super::{Orchestrator, read};
 use crate::backend::kubernetes::api::MERGE_PATCH;
@@ -79,8 +79,7 @@ impl Orchestrator {
         }
     }
 
-    /// Creates the lease, or replaces the version that was read. Fails with a conflict if another client was
-    /// faster.
+    /// Creates the lease, or replaces the version that was read. Fails with a conflict if another client was faster.
     pub async fn write_lease(&self, namespace: &str, name: &str, lease: &Lease) -> Result<Lease> {
         let id = lease_id(namespace, name);
         let mut body = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -104,8 +103,7 @@ impl Orchestrator {
             Err(Failure::Missing(_)) => Ok(None),
             answer => {
                 let pod: Pod = read(&id, answer)?;
-                // Every field has a default, so any object deserialises to a pod without addresses: check the
-                // name.
+                // Every field has a default, so any object deserialises to a pod without addresses: check the name.
                 match pod.metadata.name == name && pod.metadata.namespace == namespace {
                     true => Ok(Some(PodHold::of(&pod))),
                     false => Err(Error::Datastore(format!("the answer about {id} is not this pod"))),
@@ -124,8 +122,7 @@ impl Orchestrator {
         }
     }
 
-    /// Sets the load balancer addresses of a service. `uid` makes the patch fail for a later service of the
-    /// same name.
+    /// Sets the load balancer addresses of a service. `uid` makes the patch fail for a later service of the same name.
     pub async fn set_ingress(
         &self,
         namespace: &str,

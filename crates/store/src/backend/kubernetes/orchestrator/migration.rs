@@ -1,6 +1,5 @@
-//! Requests of the datastore migration from crd.projectcalico.org/v1 to projectcalico.org/v3: the
-//! DatastoreMigration object, the APIService of the group, the custom resource definitions, and the API group
-//! that nodes use.
+//! Requests of the datastore migration from crd.projectcalico.org/v1 to projectcalico.org/v3: the DatastoreMigration
+//! object, the APIService of the group, the custom resource definitions, and the API group that nodes use.
 
 use super::Orchestrator;
 use crate::backend::kubernetes::failure::Failure;
@@ -77,8 +76,8 @@ pub struct Follower {
 }
 
 impl Orchestrator {
-    /// Returns the migration; `None` if it does not exist. Also `None` if access is forbidden, since the RBAC
-    /// rules are installed together with the definition.
+    /// Returns the migration; `None` if it does not exist. Also `None` if access is forbidden, since the RBAC rules are
+    /// installed together with the definition.
     pub async fn migration(&self) -> Result<Option<Migration>> {
         match self.api.get("DatastoreMigration", &format!("{MIGRATIONS}/{NAME}")).await {
             Ok(object) => Ok(Some(Migration { object })),
@@ -119,8 +118,7 @@ impl Orchestrator {
         }
     }
 
-    /// Makes Kubernetes serve projectcalico.org/v3 itself, after saving the previous APIService in the
-    /// migration.
+    /// Makes Kubernetes serve projectcalico.org/v3 itself, after saving the previous APIService in the migration.
     pub async fn withdraw_api_server(&self, migration: &Migration) -> Result<Migration> {
         let path = format!("{API_SERVICES}/{API_SERVICE}");
         let registration = match self.api.get("APIService", &path).await {

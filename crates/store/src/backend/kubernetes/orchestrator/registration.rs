@@ -1,5 +1,4 @@
-//! The APIService through which kube-apiserver finds an aggregated API server, and the CAs that it trusts
-//! there.
+//! The APIService through which kube-apiserver finds an aggregated API server, and the CAs that it trusts there.
 
 use super::Orchestrator;
 use crate::Result;

@@ -1,5 +1,5 @@
-//! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in
-//! the configurations of webhooks.
+//! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in the
+//! configurations of webhooks.
 
 use super::{MERGE_PATCH, Orchestrator};
 use crate::Result;
@@ -69,8 +69,7 @@ impl Orchestrator {
         Ok(secret)
     }
 
-    /// Creates the secret, or replaces the version that was read. Fails with a conflict if another client was
-    /// faster.
+    /// Creates the secret, or replaces the version that was read. Fails with a conflict if another client was faster.
     pub async fn write_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
         let data: BTreeMap<&String, String> =
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
@@ -87,8 +86,8 @@ impl Orchestrator {
         answer.map(drop).map_err(|failure| failure.about(format!("Secret({namespace}/{name})")))
     }
 
-    /// Sets the data of an existing secret at the version that was read, and keeps its metadata. Does not need
-    /// the right to create secrets, which in kube-system includes the right to create bootstrap tokens.
+    /// Sets the data of an existing secret at the version that was read, and keeps its metadata. Does not need the
+    /// right to create secrets, which in kube-system includes the right to create bootstrap tokens.
     pub async fn fill_secret(&self, namespace: &str, name: &str, secret: &Secret) -> Result<()> {
         let data: BTreeMap<&String, String> =
             secret.data.iter().map(|(key, value)| (key, BASE64.encode(value.as_bytes()))).collect();
@@ -106,8 +105,8 @@ impl Orchestrator {
         }
     }
 
-    /// Sets the CA bundle of all webhooks of a configuration. Fails with a conflict if it has changed since it
-    /// was read.
+    /// Sets the CA bundle of all webhooks of a configuration. Fails with a conflict if it has changed since it was
+    /// read.
     pub async fn set_believed(&self, configuration: &WebhookConfiguration, authorities: &str) -> Result<()> {
         let mut object = configuration.object.clone();
         let bundle = BASE64.encode(authorities.as_bytes());
