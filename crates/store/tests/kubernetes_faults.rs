@@ -168,7 +168,7 @@ async fn watch_with_grace(config: &Config, seconds: u64) -> (Watch, usize) {
     (watch, known)
 }
 
-/// Returns a valid list in which all known objects are missing.
+/// The proxy returns a valid list in which all known objects are missing.
 async fn an_empty_cluster_is_believed_when_lists_agree(proxy: &FaultProxy, config: &Config) {
     let (mut soon, known) = watch_with_grace(config, 2).await;
     assert!(known > 10, "{known}");
