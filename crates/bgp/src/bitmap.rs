@@ -1,4 +1,4 @@
-//! A set of small numbers, one bit each.
+//! A set of small integers, stored as one bit each.
 
 #[derive(Clone, Debug, Default)]
 pub struct Bitmap {
@@ -6,7 +6,7 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// Returns whether the number was not there before.
+    /// Inserts the number. Returns whether it was absent before.
     pub fn insert(&mut self, number: u32) -> bool {
         let at = number as usize / 64;
         if at >= self.words.len() {
@@ -18,7 +18,7 @@ impl Bitmap {
         new
     }
 
-    /// Returns whether the number was there.
+    /// Removes the number. Returns whether it was present.
     pub fn remove(&mut self, number: u32) -> bool {
         let Some(word) = self.words.get_mut(number as usize / 64) else { return false };
         let there = *word & bit(number) != 0;

@@ -1,4 +1,4 @@
-//! The configuration of a speaker: plain data, compared field by field when it changes.
+//! The configuration of a speaker: plain data that is compared field by field when it changes.
 
 use crate::family::Family;
 use crate::filter::Filter;
@@ -8,32 +8,34 @@ use std::sync::Arc;
 use std::time::Duration;
 pub use tortie_plan::bgp::NextHopMode;
 
-/// Twice the routes of the whole Internet.
+/// Default limit of received routes per family: twice the size of the full Internet table.
 pub const DEFAULT_MAX_PREFIXES: u32 = 2_000_000;
-/// More than any route server sends.
+/// Default limit of paths per prefix of one peer: more than any route server sends.
 pub const DEFAULT_MAX_PATHS_PER_PREFIX: u16 = 64;
 
-/// A whole speaker. [`crate::Speaker::reconfigure`] takes a new one and touches only the sessions that differ.
+/// The configuration of a whole speaker. [`crate::Speaker::reconfigure`] replaces it and touches only the sessions
+/// that differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub asn: u32,
     pub router_id: Ipv4Addr,
-    /// Where connections are accepted; nowhere if empty.
+    /// Addresses on which connections are accepted. If empty, none are.
     pub listen: Vec<SocketAddr>,
-    /// Our next hop for IPv4 routes on sessions over IPv6.
+    /// Next hop that we advertise for IPv4 routes on sessions over IPv6.
     pub local_v4: Option<Ipv4Addr>,
-    /// Our next hop for IPv6 routes on sessions over IPv4.
+    /// Next hop that we advertise for IPv6 routes on sessions over IPv4.
     pub local_v6: Option<Ipv6Addr>,
-    /// Most next hops one route may have; 1 switches multipath off.
+    /// Maximum number of next hops of one route; 1 disables multipath.
     pub multipath: usize,
-    /// How long a restarted speaker waits for its peers to tell all they know before it acts on what it heard.
+    /// Maximum time that a restarted speaker waits for End-of-RIB from its peers before it advertises and installs
+    /// routes.
     pub restart_wait: Duration,
-    /// The sessions by name. A name identifies a session across reconfigurations.
+    /// The sessions by name. The name identifies a session across reconfigurations.
     pub peers: BTreeMap<String, PeerConfig>,
 }
 
 impl Config {
-    /// A speaker without peers and without listening sockets.
+    /// Creates the configuration of a speaker without peers and without listening sockets.
     pub fn new(asn: u32, router_id: Ipv4Addr) -> Config {
         Config {
             asn,
@@ -47,7 +49,7 @@ impl Config {
         }
     }
 
-    /// Refuses what no session could work with. Names the field and the value.
+    /// Rejects values with which no session could work. The error names the field and the value.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |field: &str, value: String, why: &'static str| {
             Err(ConfigError { field: field.to_owned(), value, why })
@@ -64,60 +66,60 @@ impl Config {
         self.peers.iter().try_for_each(|(name, peer)| peer.check(name))
     }
 
-    /// The AS number we show to a peer.
+    /// Returns the AS number that we present to a peer.
     pub fn local_as(&self, peer: &PeerConfig) -> u32 {
         peer.local_as.unwrap_or(self.asn)
     }
 }
 
-/// One session.
+/// The configuration of one session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerConfig {
     pub address: IpAddr,
     pub port: u16,
     pub remote_as: u32,
-    /// The AS number we show to this peer instead of our own.
+    /// AS number that we present to this peer instead of our own.
     pub local_as: Option<u32>,
-    /// Only accept connections, never make one.
+    /// Whether to only accept connections and never initiate one.
     pub passive: bool,
-    /// The address connections are made from; the kernel's choice if not given.
+    /// Source address of outgoing connections. If `None`, the kernel chooses it.
     pub source: Option<IpAddr>,
-    /// TCP MD5 (RFC 2385).
+    /// Password for TCP MD5 signatures (RFC 2385).
     pub password: Option<String>,
-    /// Seconds; 0 for no keepalives.
+    /// Hold time in seconds; 0 disables keepalives.
     pub hold_time: u16,
-    /// Seconds; a third of the agreed hold time if not given.
+    /// Keepalive interval in seconds. If `None`, a third of the negotiated hold time.
     pub keepalive: Option<u16>,
-    /// How long after a failed connection the next one is tried.
+    /// Delay between a failed connection attempt and the next one.
     pub connect_retry: Duration,
-    /// How long a session rests after an error: at first, and at most after many.
+    /// Time in Idle after an error: the initial value, and the maximum after repeated errors.
     pub idle_hold: (Duration, Duration),
-    /// Graceful restart: the seconds we may be away. Off if not given.
+    /// Restart time in seconds that we announce for graceful restart. `None` disables graceful restart.
     pub restart_time: Option<u16>,
-    /// GTSM (RFC 5082): the hops the peer may be away.
+    /// GTSM (RFC 5082): maximum number of hops to the peer.
     pub ttl_security: Option<u8>,
     pub next_hop: NextHopMode,
-    /// The peer is a client of ours as a route reflector with this cluster identifier.
+    /// Makes the peer our route reflector client, with this cluster identifier.
     pub reflect: Option<Ipv4Addr>,
-    /// How often our own AS may be in a received path.
+    /// How many times our own AS may occur in a received AS_PATH.
     pub allow_own_as: u32,
     pub import: Arc<Filter>,
     pub export: Arc<Filter>,
     pub families: Vec<Family>,
-    /// Tell and take several paths for one prefix (RFC 7911), as far as the peer does.
+    /// Whether to send and receive several paths per prefix (RFC 7911), as far as the peer supports it.
     pub add_path: bool,
-    /// More routes than this in one family end the session (Cease, Maximum Number of Prefixes Reached).
+    /// Limit of routes per family. Exceeding it ends the session (Cease, Maximum Number of Prefixes Reached).
     pub max_prefixes: Option<u32>,
-    /// More paths than this to one prefix (RFC 7911) do the same.
+    /// Limit of paths per prefix (RFC 7911). Exceeding it ends the session in the same way.
     pub max_paths_per_prefix: u16,
-    /// How long the peer is left alone after it exceeded one of them: neither called nor answered.
+    /// How long after a limit was exceeded we neither connect to the peer nor accept connections from it.
     pub limit_hold: Duration,
-    /// The session is not to come up, and why.
+    /// If set, the session must not come up; the text is the reason.
     pub shutdown: Option<String>,
 }
 
 impl PeerConfig {
-    /// A session that carries the family of its address, with the times Calico configures.
+    /// Creates a session that carries the family of its address, with the timers that Calico configures.
     pub fn new(address: IpAddr, remote_as: u32) -> PeerConfig {
         PeerConfig {
             address,
@@ -147,7 +149,7 @@ impl PeerConfig {
         }
     }
 
-    /// Refuses what this session could not work with.
+    /// Rejects values with which this session could not work.
     pub fn check(&self, name: &str) -> Result<(), ConfigError> {
         let refuse = |field: String, value: String, why: &'static str| Err(ConfigError { field, value, why });
         let field = |field: &str| format!("peers.{name}.{field}");

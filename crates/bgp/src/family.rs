@@ -1,4 +1,4 @@
-//! The two address families a session can carry, and what differs between them.
+//! The two address families that a session can carry, and the code that differs between them.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustbgpd_wire::{Afi, Ipv4Prefix, Ipv6Prefix, Safi};
@@ -67,15 +67,15 @@ impl<T> PerFamily<T> {
     }
 }
 
-/// The prefixes of one family: a key of a routing table.
+/// A prefix of one family, used as the key of a routing table.
 pub trait Prefix: Copy + Eq + Ord + Hash + fmt::Debug + fmt::Display + Send + 'static {
     const FAMILY: Family;
     fn net(self) -> IpNet;
     fn from_net(net: IpNet) -> Option<Self>;
     fn length(self) -> u8;
-    /// The bits that matter, as a number.
+    /// Returns the network bits as a number, without the host bits.
     fn bits(self) -> u128;
-    /// Appends the prefix as it stands in a message: its length and the octets that matter.
+    /// Appends the prefix in wire format: its length and the significant octets.
     fn encode(self, out: &mut Vec<u8>);
 }
 
@@ -83,7 +83,7 @@ impl Prefix for Ipv4Prefix {
     const FAMILY: Family = Family::V4;
 
     fn net(self) -> IpNet {
-        // The codec admits no length over 32.
+        // The codec rejects lengths over 32.
         IpNet::V4(Ipv4Net::new(self.addr, self.len).unwrap_or_default())
     }
 

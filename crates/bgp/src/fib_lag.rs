@@ -1,19 +1,19 @@
-//! Since when changes of routes wait for whoever writes them to the kernel.
+//! Measures how long route changes have been waiting to be written to the kernel.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// With more marks than this the latest ones become one, which is then as old as its oldest.
+/// Maximum number of marks. Beyond it the newest mark absorbs later changes and keeps its own, older time.
 const MOST: usize = 1024;
 
-/// Marks of how many changes there had been at which time.
+/// Marks that record how many changes existed at which time.
 #[derive(Debug, Default)]
 pub struct FibLag {
     marks: VecDeque<(u64, Instant)>,
 }
 
 impl FibLag {
-    /// There have been so many changes by now.
+    /// Records that `total` changes exist now.
     pub fn recorded(&mut self, total: u64, now: Instant) {
         let full = self.marks.len() >= MOST;
         match self.marks.back_mut() {
@@ -23,7 +23,7 @@ impl FibLag {
         }
     }
 
-    /// Since when the oldest waits, if so many have been taken.
+    /// Returns since when the oldest pending change has been waiting, given that `taken` changes were consumed.
     pub fn oldest(&mut self, taken: u64) -> Option<Instant> {
         while self.marks.front().is_some_and(|(total, _)| *total <= taken) {
             self.marks.pop_front();

@@ -1,4 +1,4 @@
-//! Filters: ordered rules that let a route pass, stop it, or change it on its way.
+//! Route filters: ordered rules that accept a route, reject it or modify its attributes.
 
 use crate::prefix_set::PrefixSet;
 use crate::rib::attrs::Attrs;
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use std::ops::RangeInclusive;
 pub use tortie_plan::bgp::{Community, PrefixOperator};
 
-/// The first rule that matches and has a verdict decides; without one the default does.
+/// A filter. The first matching rule with a verdict decides; without one, the default applies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     pub rules: Vec<Rule>,
@@ -19,7 +19,8 @@ pub enum Verdict {
     Reject,
 }
 
-/// What to do with the routes that match. Without a verdict the changes are made and the next rule is asked.
+/// A match and its consequence for the routes that match. Without a verdict, the changes are applied and evaluation
+/// continues with the next rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rule {
     pub when: Match,
@@ -27,18 +28,18 @@ pub struct Rule {
     pub verdict: Option<Verdict>,
 }
 
-/// Everything that is given must hold; nothing given matches every route.
+/// Match conditions. All that are set must hold; an empty match selects every route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Match {
     pub prefix: Option<PrefixMatch>,
     pub source: Option<Source>,
-    /// The device a route of our own leads to; `*` stands for any characters. Learnt routes have none.
+    /// The device of a route that originates here; `*` matches any characters. Learnt routes have no device.
     pub device: Option<String>,
-    /// Only routes of services that originate here.
+    /// Selects only service routes that originate here.
     pub service: bool,
     pub peer: Option<PeerType>,
     pub community: Option<Community>,
-    /// The path begins with these AS numbers.
+    /// AS numbers with which the AS_PATH must begin.
     pub as_path_prefix: Vec<u32>,
     pub local_pref: Option<RangeInclusive<u32>>,
 }
@@ -47,7 +48,7 @@ pub struct Match {
 pub struct PrefixMatch {
     pub operator: PrefixOperator,
     pub set: PrefixSet,
-    /// The prefix length must lie in this range too.
+    /// Range in which the prefix length must lie as well.
     pub length: Option<RangeInclusive<u8>>,
 }
 
@@ -68,14 +69,14 @@ pub enum PeerType {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     AddCommunity(Community),
-    /// The path then begins with these, in this order.
+    /// Prepends these AS numbers, so that the AS_PATH begins with them in this order.
     PrependPath(Vec<u32>),
     SetLocalPref(u32),
-    /// Which kind of route wins, before anything BGP knows of; see [`Attrs::preference`].
+    /// Sets the preference that is compared before all BGP attributes; see [`Attrs::preference`].
     SetPreference(u16),
 }
 
-/// What a filter sees beside the attributes.
+/// The properties of a route that a filter matches beside the attributes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouteContext {
     pub prefix: IpNet,
@@ -139,7 +140,8 @@ impl Match {
 }
 
 impl PrefixMatch {
-    /// The negations deny all of it, the length included.
+    /// Returns whether the prefix matches. The negated operators negate the whole condition, including the length
+    /// range.
     pub fn matches(&self, net: &IpNet) -> bool {
         let long_enough = || self.length.as_ref().is_none_or(|range| range.contains(&net.prefix_len()));
         match self.operator {
@@ -162,8 +164,8 @@ impl Change {
     }
 }
 
-/// `*` matches any characters, also none. Tries again only after the latest star, so it takes no more than
-/// the product of the two lengths.
+/// Returns whether `text` matches `pattern`, in which `*` matches any characters or none. Backtracks only to the
+/// latest star, so the cost is at most the product of the two lengths.
 pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut star, mut mark) = (0, None, 0);
     let mut position = 0;

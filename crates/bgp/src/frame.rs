@@ -1,4 +1,4 @@
-//! Cuts the stream of a connection into messages without copying those that arrive whole.
+//! Splits the byte stream of a connection into messages, without copying messages that arrive whole.
 
 use bytes::{Buf, Bytes, BytesMut};
 use rustbgpd_wire::constants::HEADER_LEN;
@@ -6,13 +6,13 @@ use rustbgpd_wire::{DecodeError, peek_message_length};
 
 #[derive(Debug, Default)]
 pub struct Framer {
-    /// The beginning of a message whose end has not come.
+    /// The beginning of a message that has not arrived completely.
     partial: BytesMut,
     chunk: Bytes,
 }
 
 impl Framer {
-    /// Adds what was read. Bytes that [`Framer::next`] has not taken before are copied.
+    /// Adds bytes that were read. Copies the bytes of the previous chunk that [`Framer::next`] has not consumed.
     pub fn push(&mut self, chunk: Bytes) {
         match self.chunk.is_empty() {
             true => self.chunk = chunk,
@@ -23,12 +23,12 @@ impl Framer {
         }
     }
 
-    /// Bytes that have not been taken.
+    /// Returns the number of bytes that have not been consumed.
     pub fn len(&self) -> usize {
         self.partial.len() + self.chunk.len()
     }
 
-    /// The next whole message with its header.
+    /// Returns the next complete message, including its header.
     pub fn next(&mut self, limit: u16) -> Result<Option<Bytes>, DecodeError> {
         if self.partial.is_empty() {
             if let Some(length) = peek_message_length(&self.chunk, limit)?
@@ -48,7 +48,7 @@ impl Framer {
         Ok(Some(self.partial.split_to(usize::from(length)).freeze()))
     }
 
-    /// Moves bytes until the partial message has `length`.
+    /// Moves bytes from the chunk until the partial message has `length` bytes.
     fn fill(&mut self, length: usize) {
         let missing = length.saturating_sub(self.partial.len()).min(self.chunk.len());
         self.partial.extend_from_slice(self.chunk.get(..missing).unwrap_or_default());

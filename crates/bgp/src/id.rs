@@ -1,14 +1,14 @@
-//! Numbers that name things, each of a type of its own.
+//! Newtypes for the numeric identifiers of peers and destinations.
 
-/// A peer of this speaker. Numbers are small and used again once a peer is gone.
+/// Identifies a peer of this speaker. Numbers are small and are reused after a peer has been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(u16);
 
 impl PeerId {
-    /// Stands for this speaker itself as the source of a route.
+    /// This speaker itself, as the source of a route.
     pub const LOCAL: PeerId = PeerId(0);
 
-    /// None: there are more peers than can be numbered.
+    /// Returns `None` if there are more peers than can be numbered.
     pub fn from_index(index: usize) -> Option<PeerId> {
         u16::try_from(index).ok().map(PeerId)
     }
@@ -18,8 +18,8 @@ impl PeerId {
     }
 }
 
-/// A destination of a routing table. A number is used again once the prefix is gone and every reader of the journals
-/// knows that it is.
+/// Identifies a destination of a routing table. A number is reused after the prefix is gone and every reader of the
+/// journals has seen its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DestinationId(pub u32);
 

@@ -1,6 +1,6 @@
-//! The BGP speaker: sessions, routing tables, filters, reflection and graceful restart.
+//! The BGP speaker: sessions, routing tables, filters, route reflection and graceful restart.
 //!
-//! [`core::Core`] is the whole of it without I/O; [`Speaker`] gives it sockets and a clock.
+//! [`core::Core`] is the speaker without I/O; [`Speaker`] adds sockets and a clock.
 
 pub mod bird;
 mod bitmap;

@@ -1,13 +1,14 @@
-//! Sets of prefixes that filters ask for membership; the cost of a question grows with the logarithm of the set.
+//! Sets of prefixes for filters. A lookup takes time logarithmic in the size of the set.
 
 use ipnet::IpNet;
 
-/// Prefixes, answered for "is exactly one of them" and "is equal to or inside one of them".
+/// A set of prefixes that supports exact lookups and lookups of a covering member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixSet {
-    /// Sorted: a prefix comes right before what is inside it.
+    /// Sorted: a prefix directly precedes the prefixes inside it.
     all: Vec<IpNet>,
-    /// Those of `all` that are inside no other: disjoint, so at most one can cover anything.
+    /// The members of `all` that are inside no other member. They are disjoint, so at most one of them covers a given
+    /// prefix.
     outer: Vec<IpNet>,
 }
 
@@ -16,7 +17,7 @@ impl PrefixSet {
         self.all.binary_search(&net.trunc()).is_ok()
     }
 
-    /// Whether the prefix is equal to a member or inside one.
+    /// Returns whether the prefix is equal to a member or inside one.
     pub fn covers(&self, net: &IpNet) -> bool {
         let net = net.trunc();
         let after = self.outer.partition_point(|outer| *outer <= net);

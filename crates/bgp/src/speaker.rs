@@ -1,4 +1,4 @@
-//! The speaker as others use it: a handle to the task that owns the core.
+//! The public handle of a speaker. It sends commands to the task that owns the core.
 
 use crate::config::{Config, ConfigError};
 use crate::core::{BestRoute, Core, RouteChange, RouteStatus, Shutdown, Status};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How many commands may wait. Whoever gives more is slowed down until the speaker has taken some.
+/// Capacity of the command channel. When it is full, callers wait until the speaker has taken commands.
 const COMMANDS: usize = 1024;
-/// How many destinations one look at the routes takes.
+/// Number of destinations per request when routes are listed.
 const ROUTES_AT_ONCE: u32 = 4096;
-/// How many batches of route changes may wait for whoever takes them.
+/// Capacity of the channel for batches of route changes.
 const BATCHES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +31,8 @@ pub enum SpeakerError {
     Ended,
 }
 
-/// A running speaker. It ends when [`Speaker::shutdown`] is called or the last handle is dropped; the latter looks
-/// to peers like [`Shutdown::Graceful`].
+/// A running speaker. It ends when [`Speaker::shutdown`] is called or the last handle is dropped; to peers the latter
+/// looks like [`Shutdown::Graceful`].
 #[derive(Clone, Debug)]
 pub struct Speaker {
     commands: mpsc::Sender<Command>,
@@ -40,14 +40,14 @@ pub struct Speaker {
     started: tokio::time::Instant,
 }
 
-/// The changes of best routes, in batches. A later change of a prefix replaces an earlier one; who is slow gets only
-/// the latest.
+/// The changes of best routes, in batches. A later change of a prefix replaces an earlier one, so a slow consumer
+/// receives only the latest state.
 #[derive(Debug)]
 pub struct Routes {
     batches: mpsc::Receiver<Batch>,
 }
 
-/// Some changes, and since when the oldest of them was known.
+/// A batch of route changes, with the time since which the oldest of them has been known.
 #[derive(Debug)]
 pub struct Batch {
     pub changes: Vec<RouteChange>,
@@ -55,20 +55,21 @@ pub struct Batch {
 }
 
 impl Routes {
-    /// The next changes. None: the speaker has ended.
+    /// Returns the next changes, or `None` if the speaker has ended.
     pub async fn next(&mut self) -> Option<Vec<RouteChange>> {
         self.next_batch().await.map(|batch| batch.changes)
     }
 
-    /// The same, with their age.
+    /// Returns the next changes together with their age.
     pub async fn next_batch(&mut self) -> Option<Batch> {
         self.batches.recv().await
     }
 }
 
 impl Speaker {
-    /// Begins to listen and to connect. `restarting`: this process takes the place of one whose routes are still in
-    /// the kernel; peers are asked to be patient, and nothing is withdrawn before they have advertised what they know.
+    /// Starts listening and connecting. `restarting` means that this process replaces one whose routes are still in
+    /// the kernel: peers are requested to keep our routes (RFC 4724), and no route is withdrawn before the peers have
+    /// advertised theirs.
     pub async fn start(
         config: Config,
         sockets: Sockets,
@@ -84,7 +85,7 @@ impl Speaker {
         Ok((Speaker { commands, status, started }, Routes { batches }))
     }
 
-    /// Takes a new configuration. Sessions that are the same in both go on untouched. On an error nothing changes.
+    /// Replaces the configuration. Sessions that are unchanged continue undisturbed. On an error nothing changes.
     pub async fn reconfigure(&self, config: Config) -> Result<(), SpeakerError> {
         self.ask(|answer| Command::Reconfigure(Box::new(config), answer)).await?
     }
@@ -98,20 +99,21 @@ impl Speaker {
         self.send(Command::Withdraw(prefix)).await
     }
 
-    /// Says that every route that originates here has been given once. Until then End-of-RIB is not sent.
+    /// Declares that every route that originates here has been passed in once. End-of-RIB is not sent before that.
     pub async fn local_complete(&self) -> Result<(), SpeakerError> {
         self.send(Command::LocalComplete).await
     }
 
-    /// The latest snapshot, a fraction of a second old at most. The speaker is not asked, so a busy one answers too.
+    /// Returns the latest snapshot, which is at most a fraction of a second old. Does not query the speaker task, so
+    /// it also works while that task is busy.
     pub fn status(&self) -> Result<Status, SpeakerError> {
         self.status.has_changed().map_err(|_| SpeakerError::Ended)?;
         let status = self.status.borrow().clone();
         Ok(Status { now: self.started.elapsed(), ..(*status).clone() })
     }
 
-    /// All paths to all prefixes of a family. They are collected in parts, so that the speaker goes on with other things
-    /// in between.
+    /// Returns all paths to all prefixes of a family. They are collected in parts, so that the speaker can handle
+    /// other events in between.
     pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, SpeakerError> {
         let (mut routes, mut from) = (Vec::new(), Some(0u32));
         while let Some(start) = from {
@@ -123,22 +125,22 @@ impl Speaker {
         Ok(routes)
     }
 
-    /// The best route to a prefix.
+    /// Returns the best route to a prefix.
     pub async fn route(&self, prefix: IpNet) -> Result<Option<BestRoute>, SpeakerError> {
         self.ask(|answer| Command::Route(prefix, answer)).await
     }
 
-    /// Says which next hops cannot be reached. No path with one of them is used until another call leaves it out.
+    /// Replaces the set of unreachable next hops. Paths with one of them are not used until a later call omits it.
     pub async fn set_unreachable(&self, next_hops: HashSet<IpAddr>) -> Result<(), SpeakerError> {
         self.send(Command::Unreachable(next_hops)).await
     }
 
-    /// Asks a peer for its routes again. A name nobody has is no error.
+    /// Requests a route refresh from a peer. An unknown name is not an error.
     pub async fn refresh(&self, peer: &str) -> Result<(), SpeakerError> {
         self.send(Command::Refresh(peer.to_owned())).await
     }
 
-    /// Ends all sessions and returns when a Cease has been sent on each.
+    /// Ends all sessions. With [`Shutdown::Administrative`] returns after a Cease has been sent on each.
     pub async fn shutdown(&self, how: Shutdown) -> Result<(), SpeakerError> {
         self.ask(|answer| Command::Shutdown(how, answer)).await
     }

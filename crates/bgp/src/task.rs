@@ -1,4 +1,4 @@
-//! The one task that owns the core: it alone decides, everything else sends it messages.
+//! The task that owns the core and makes all decisions. All other tasks send it messages.
 
 use crate::config::Config;
 use crate::core::{BestRoute, ConnectionId, Core, RoutesPart, Shutdown, SocketRequest, Status};
@@ -21,19 +21,19 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// How many events of all connections may wait. Whoever has more waits for its turn: senders are served in the order in
-/// which they came, and a connection has two reads on the way at most.
+/// Capacity of the channel for events of all connections. When it is full, senders wait and are served in FIFO order;
+/// a connection has at most two reads in flight.
 const INPUT_QUEUE: usize = 64;
-/// How much is taken in before anything is sent out: keepalives must not wait.
+/// Maximum number of inputs that are processed before anything is sent, so that keepalives are not delayed.
 const MAX_INPUTS_PER_TURN: usize = 64;
 const TIME_PER_TURN: Duration = Duration::from_millis(10);
-/// How old a snapshot of the status may be.
+/// Minimum interval between two status snapshots.
 const STATUS_INTERVAL: Duration = Duration::from_millis(20);
-/// How many connections may be writing their last message; a flood of more cuts the oldest short.
+/// Maximum number of connections that are writing their last message. Beyond it the oldest one is aborted.
 const MAX_CLOSING: usize = 256;
-/// How many route changes go out at once.
+/// Maximum number of route changes in one batch.
 const BATCH: usize = 4096;
-/// How long after a failure to accept the next connection is looked for: the process may be out of descriptors.
+/// Delay after a failed accept: the process may be out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub enum Command {
@@ -62,19 +62,19 @@ pub struct Task {
     connecting: HashMap<ConnectionId, Attempt>,
     /// Connections that are writing their last message.
     closing: VecDeque<JoinHandle<()>>,
-    /// Connections with bytes that the core has not finished with, served in turn.
+    /// Connections with bytes that the core has not finished processing, served round-robin.
     unfinished: VecDeque<ConnectionId>,
     status: watch::Sender<Arc<Status>>,
     published: Instant,
-    /// Something may have changed since the snapshot.
+    /// Whether something may have changed since the last snapshot.
     outdated: bool,
     listeners: HashMap<SocketAddr, Listener>,
 }
 
-/// A connection that is being made.
+/// An outgoing connection attempt.
 struct Attempt {
     task: AbortHandle,
-    /// None: it is being given up.
+    /// `None` if the attempt is already being abandoned.
     give_up: Option<oneshot::Sender<()>>,
 }
 
@@ -122,7 +122,7 @@ impl Task {
         Ok(task)
     }
 
-    /// Times are counted from here.
+    /// Returns the instant from which all times are counted.
     pub fn started(&self) -> Instant {
         self.started
     }
@@ -145,7 +145,7 @@ impl Task {
                     self.outdated = true;
                 }
                 command = self.commands.recv() => match command {
-                    // Nobody can speak to us any more.
+                    // All handles have been dropped.
                     None => return,
                     Some(command) => {
                         self.outdated = true;
@@ -158,7 +158,7 @@ impl Task {
                 permit = self.changes.clone().reserve_owned(), if self.core.has_changes() => {
                     let since = self.fib_lag.oldest(self.core.changes_taken());
                     let changes = self.core.changes(BATCH);
-                    // Otherwise nobody wants them.
+                    // If the receiver has been dropped, discard the changes.
                     if let Ok(permit) = permit {
                         let since = since.unwrap_or_else(std::time::Instant::now);
                         permit.send(Batch { changes, since });
@@ -169,7 +169,7 @@ impl Task {
                     self.take_in(input);
                 }
                 () = sleep_until(snapshot) => {}
-                // Work is left over from the last turn.
+                // Work is left over from the previous turn.
                 () = tokio::task::yield_now(), if busy => self.outdated = true,
             }
             self.finish();
@@ -191,7 +191,7 @@ impl Task {
         }
     }
 
-    /// Goes on with connections whose bytes were too much for one turn.
+    /// Continues with connections whose bytes exceeded the work of one turn.
     fn finish(&mut self) {
         let begun = Instant::now();
         for _ in 0..self.unfinished.len() {
@@ -205,7 +205,7 @@ impl Task {
         }
     }
 
-    /// The core has taken some of a connection's bytes; `more`: it has not finished.
+    /// Continues after the core has processed bytes of a connection. `more` means that it has not finished with them.
     fn received(&mut self, now: Duration, conn: ConnectionId, mut more: bool) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         while !more {
@@ -233,7 +233,7 @@ impl Task {
                 Command::Originate(prefix, attrs) => self.core.originate(prefix, *attrs),
                 Command::Withdraw(prefix) => self.core.withdraw(prefix),
                 other => {
-                    // Anything that is asked for sees what was said before.
+                    // A query sees the effect of every command that was sent before it.
                     if self.command(other).await.is_break() {
                         self.commands.close();
                         return;
@@ -297,7 +297,7 @@ impl Task {
         Ok(())
     }
 
-    /// Sockets for the addresses nobody listens on yet.
+    /// Opens sockets for the addresses that have no listener yet.
     async fn listen(&self, config: &Config) -> Result<HashMap<SocketAddr, Listener>, SpeakerError> {
         let mut listeners = HashMap::new();
         for address in config.listen.iter().filter(|address| !self.listeners.contains_key(address)) {
@@ -321,7 +321,7 @@ impl Task {
         let now = self.now();
         match input {
             Input::Connected(conn, stream, local) => {
-                // The core may have changed its mind meanwhile.
+                // The core may have closed the attempt in the meantime.
                 if self.connecting.remove(&conn).is_some() {
                     self.connections.insert(conn, Connection::new(conn, stream, self.input.clone()));
                     self.core.connected(now, conn, local);
@@ -370,8 +370,8 @@ impl Task {
         self.connections.insert(conn, Connection::new(conn, stream, self.input.clone()));
     }
 
-    /// Carries out what the core ordered and gives every connection that can take it something to send.
-    /// Returns whether there is more to send than one turn's work.
+    /// Executes the requests of the core and passes output to every connection that is ready to write. Returns
+    /// whether there is more to send than one turn of work allows.
     fn carry_out(&mut self) -> bool {
         while let Some(request) = self.core.next_request() {
             match request {
@@ -395,7 +395,7 @@ impl Task {
                 SocketRequest::GiveUp { conn } => {
                     let attempt = self.connecting.get_mut(&conn);
                     if let Some(give_up) = attempt.and_then(|attempt| attempt.give_up.take()) {
-                        // One that has just ended says so itself.
+                        // An attempt that has just ended reports that itself.
                         let _ = give_up.send(());
                     }
                 }
@@ -434,7 +434,7 @@ impl Task {
     }
 }
 
-/// Whether a socket could not be had because the kernel was started without IPv6.
+/// Returns whether creating a socket failed because the kernel was booted without IPv6.
 fn is_without_ipv6(error: &io::Error) -> bool {
     use nix::errno::Errno::{EADDRNOTAVAIL, EAFNOSUPPORT};
     error.raw_os_error().is_some_and(|code| code == EAFNOSUPPORT as i32 || code == EADDRNOTAVAIL as i32)

@@ -1,4 +1,4 @@
-//! Deadlines of all sessions. Time is what the caller says: the duration since the speaker's start.
+//! The deadlines of all sessions. The caller supplies the time, as the duration since the start of the speaker.
 
 use crate::family::Family;
 use crate::id::PeerId;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub type Time = Duration;
 
-/// Which of a peer's two possible connections: the one we make or the one we accept.
+/// Selects one of a peer's two possible connections: the one we initiate or the one we accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     Outgoing,
@@ -26,23 +26,24 @@ impl Direction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
-    /// Try the connection again.
+    /// The connection is retried.
     Connect,
-    /// Leave Idle.
+    /// The peer leaves Idle.
     Idle,
     Hold(Direction),
     Keepalive(Direction),
-    /// A peer that takes nothing of what we have to send is given up (RFC 9687).
+    /// The peer has not read our data for too long; the session is dropped (RFC 9687).
     SendHold(Direction),
-    /// It is still not decided which of two connections stays.
+    /// A connection collision is still unresolved.
     Collision,
-    /// A restarting peer has not come back.
+    /// A restarting peer has not reconnected.
     Restart,
-    /// A peer that came back, or began a refresh, has not finished telling.
+    /// A peer that reconnected or began a refresh has not readvertised all its routes.
     Stale(Family),
 }
 
-/// Setting a timer again is cheap: the queue is corrected only when the earlier deadline comes.
+/// A timer queue. Postponing a timer is cheap: its queue entry is corrected only when the earlier deadline is
+/// reached.
 #[derive(Debug, Default)]
 pub struct Timers {
     deadlines: HashMap<(PeerId, Timer), Slot>,
@@ -52,7 +53,7 @@ pub struct Timers {
 #[derive(Debug)]
 struct Slot {
     deadline: Option<Time>,
-    /// The earliest entry in the queue.
+    /// Time of the earliest entry in the queue.
     queued: Option<Time>,
 }
 
@@ -84,12 +85,12 @@ impl Timers {
         }
     }
 
-    /// No timer is due before this. One may be found not to be due then either.
+    /// Returns the time before which no timer is due. It may turn out that none is due at that time either.
     pub fn next(&self) -> Option<Time> {
         self.queue.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Takes a timer that is due.
+    /// Removes and returns a timer that is due.
     pub fn due(&mut self, now: Time) -> Option<(PeerId, Timer)> {
         while let Some(Reverse((at, peer, timer))) = self.queue.peek().copied() {
             if at > now {

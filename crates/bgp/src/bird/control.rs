@@ -1,4 +1,4 @@
-//! BIRD's control socket: a command in one line, an answer in lines with numbers.
+//! A client of BIRD's control socket: a command is one line, a reply is a sequence of numbered lines.
 
 use super::reply::{self, Line};
 use crate::core::{RouteStatus, Status};
@@ -10,11 +10,11 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// For one line.
+/// Timeout for one line of a reply.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For a whole answer.
+/// Maximum size of a whole reply in bytes.
 const LIMIT: u64 = 64 << 20;
-/// From here on an answer tells of a failure.
+/// Smallest reply code that reports a failure.
 const FAILURE: u16 = 8000;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,8 @@ pub enum ControlError {
     Unreadable(String),
 }
 
-/// A BIRD, by its socket. Every question is a connection of its own, so a BIRD that was restarted is no special case.
+/// A BIRD daemon, addressed by its control socket. Every command uses a new connection, so a restart of BIRD needs no
+/// special handling.
 #[derive(Clone, Debug)]
 pub struct Control {
     path: PathBuf,
@@ -44,28 +45,29 @@ impl Control {
         &self.path
     }
 
-    /// Whether BIRD would take a file as its configuration.
+    /// Checks whether BIRD accepts a file as its configuration.
     pub async fn check(&self, file: &Path) -> Result<(), ControlError> {
         self.ask(&format!("configure check {}", quoted(file)?)).await.map(drop)
     }
 
-    /// Has BIRD take a file as its configuration. Sessions that are the same as before go on untouched.
+    /// Makes BIRD load a file as its configuration. Sessions that are unchanged continue undisturbed.
     pub async fn configure(&self, file: &Path) -> Result<(), ControlError> {
         self.ask(&format!("configure {}", quoted(file)?)).await.map(drop)
     }
 
-    /// When BIRD was started.
+    /// Returns when BIRD was started.
     pub async fn started(&self) -> Result<SystemTime, ControlError> {
         Ok(reply::daemon(&self.ask("show status").await?)?.started)
     }
 
-    /// As our own speaker would tell it; times are counted from BIRD's start. It does not say which AS is the node's own.
+    /// Returns the status in the form of our own speaker; times are counted from the start of BIRD. The caller
+    /// supplies the AS number of the node because BIRD does not report it.
     pub async fn status(&self, asn: u32) -> Result<Status, ControlError> {
         let daemon = reply::daemon(&self.ask("show status").await?)?;
         reply::status(asn, &daemon, &self.ask("show protocols all").await?)
     }
 
-    /// All paths to all prefixes of a family.
+    /// Returns all paths to all prefixes of a family.
     pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, ControlError> {
         let table = match family {
             Family::V4 => "master4",

@@ -1,6 +1,7 @@
-//! A BGPFilter as functions of BIRD's filter language: one for each direction and family.
+//! Renders a BGPFilter as functions of BIRD's filter language, one for each direction and family.
 //!
-//! A function gets whether the session is within our AS. It accepts or rejects, or returns if no rule matches.
+//! A function receives whether the session is internal to our AS. It accepts or rejects the route, or returns if no
+//! rule matches.
 
 use super::policy::{LARGEST_PREF, tag};
 use crate::family::Family;
@@ -8,7 +9,8 @@ use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 use tortie_plan::bgp::{Community, Filter, FilterRule, Operation, PrefixMatch, PrefixOperator};
 
-/// Longer names are cut, so that the whole fits into the 64 characters that BIRD allows.
+/// Filter names longer than this are shortened, so that the function name fits into the 64 characters that BIRD
+/// allows.
 const LONGEST: usize = 45;
 const KEPT: usize = 28;
 const DIGITS: usize = 16;
@@ -39,7 +41,7 @@ fn rules(filter: &Filter, direction: Direction, family: Family) -> &[FilterRule]
     }
 }
 
-/// The name of a function, in the quotes that names with dashes need.
+/// Returns the name of a function in quotes, which names with dashes require.
 fn function(filter: &str, direction: Direction, family: Family) -> String {
     let short = if filter.len() <= LONGEST {
         filter.to_owned()
@@ -52,7 +54,7 @@ fn function(filter: &str, direction: Direction, family: Family) -> String {
     format!("'bgp_{short}_{}Filter{family}'", direction.word())
 }
 
-/// The functions of a filter. Nothing for a direction and family without rules.
+/// Renders the functions of a filter. A direction and family without rules gets none.
 pub(super) fn define(name: &str, filter: &Filter) -> String {
     let mut text = String::new();
     for direction in Direction::ALL {
@@ -69,7 +71,7 @@ pub(super) fn define(name: &str, filter: &Filter) -> String {
     text
 }
 
-/// The statement that asks a filter, if it has anything to say.
+/// Renders the statement that calls a filter; empty if the filter has no rules.
 pub(super) fn call(
     name: &str,
     filter: &Filter,
@@ -106,7 +108,7 @@ fn conditions(rule: &FilterRule) -> Vec<String> {
     all
 }
 
-/// A range of lengths belongs to what is matched, and is negated with it.
+/// Renders a prefix condition. A length range is part of the condition and is negated with it.
 fn prefix(wanted: &PrefixMatch) -> String {
     let net = wanted.net.trunc();
     let (exact, negated) = match wanted.operator {
@@ -116,7 +118,7 @@ fn prefix(wanted: &PrefixMatch) -> String {
         PrefixOperator::NotEqual => (true, true),
     };
     let pattern = match wanted.length {
-        // BIRD refuses a range in which nothing is.
+        // BIRD rejects an empty range.
         Some((first, last)) if first > last => return negated.to_string(),
         Some((first, last)) if exact && !(first..=last).contains(&net.prefix_len()) => {
             return negated.to_string();
@@ -128,7 +130,7 @@ fn prefix(wanted: &PrefixMatch) -> String {
     format!("net {} [ {pattern} ]", if negated { "!~" } else { "~" })
 }
 
-/// A net and everything in it.
+/// Renders a pattern that matches a network and everything in it.
 pub(super) fn beneath(net: &IpNet) -> String {
     format!("{}+", net.trunc())
 }
@@ -136,7 +138,7 @@ pub(super) fn beneath(net: &IpNet) -> String {
 fn operation(operation: &Operation) -> String {
     match operation {
         Operation::AddCommunity(community) => add(*community),
-        // Each goes before the ones that are there.
+        // Every call prepends in front of the existing path, so the order is reversed.
         Operation::PrependPath(path) => {
             path.iter().rev().map(|number| format!("bgp_path.prepend({number}); ")).collect()
         }

@@ -1,4 +1,5 @@
-//! BIRD 2 in the speaker's place: a configuration made of the same plan, and what BIRD says on its control socket.
+//! Support for BIRD 2 instead of our own speaker: renders its configuration from the same plan and reads its state
+//! from the control socket.
 //!
 //! One BIRD serves both families. A session carries the family of its addresses, as with our own speaker.
 
@@ -8,7 +9,7 @@ mod policy;
 mod render;
 mod reply;
 
-/// Reads text as BIRD's answers, every kind of them; returns how many kinds it can be.
+/// Parses text as every kind of BIRD reply and returns how many kinds succeeded.
 #[cfg(fuzzing)]
 pub fn read_reply(text: &str) -> usize {
     let mut lines = Vec::new();

@@ -1,6 +1,7 @@
-//! What is advertised to peers, what is accepted from them and what goes into the kernel, unless a BGPFilter says otherwise.
+//! The default policy: which routes are advertised to peers, accepted from them and installed into the kernel, unless
+//! a BGPFilter decides otherwise.
 //!
-//! The same rules in the same order as those of our own speaker, in BIRD's filter language.
+//! The rules and their order are those of our own speaker, in BIRD's filter language.
 
 use super::filters::{add, beneath};
 use crate::family::Family;
@@ -16,7 +17,7 @@ pub(super) fn tag(community: Community) -> String {
     }
 }
 
-/// Names of functions and filters end with the family.
+/// Renders the functions and filters of a family. Their names end with the family.
 pub(super) fn define(bgp: &Bgp, family: Family) -> String {
     let normal = match family {
         Family::V4 => bgp.export.priority_v4,
@@ -31,7 +32,8 @@ pub(super) fn define(bgp: &Bgp, family: Family) -> String {
     .concat()
 }
 
-/// A route that did not come with a preference gets the one that its metric means. The kernel's 0 is no metric.
+/// Sets the local preference of a route that was received without one from its metric. The kernel reports 0 for "no
+/// metric".
 fn priority(normal: u32, family: Family) -> String {
     format!(
         "function calico_priority_{family}()
@@ -61,7 +63,7 @@ fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
     let blocks: Vec<IpNet> =
         export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
     text += &when(&blocks, family, ToString::to_string, "accept;");
-    // A single address moves here from another node, or away.
+    // A more specific route, to a single address, exists while a workload migrates to or from this node.
     let migrating =
         format!("{{ if bgp_local_pref > {} then accept; reject; }}", LARGEST_PREF.saturating_sub(normal));
     text += &inside(&blocks, family, &migrating);
@@ -74,7 +76,7 @@ fn export(bgp: &Bgp, normal: u32, family: Family) -> String {
     text + "  reject;\n}\n"
 }
 
-/// A route that is better than a normal one of ours beats it.
+/// Prefers a learnt route over our own if its local preference is higher than the normal one.
 fn import(normal: u32, family: Family) -> String {
     format!(
         "function calico_import_{family}()
@@ -87,13 +89,14 @@ fn import(normal: u32, family: Family) -> String {
     )
 }
 
-/// The metric is there for every route, so that the kernel has the same ones whoever speaks BGP here.
+/// Renders the export filter of the kernel protocol. Every route gets a metric, so that the kernel routes are the
+/// same whether BIRD or our own speaker installs them.
 fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
-    // BIRD 2 would write the networks of the host's own links too, which are the kernel's.
+    // BIRD 2 would also write the networks of the host's own links, which belong to the kernel.
     let own = "  if source = RTS_DEVICE then reject;\n";
     let mut text = format!("filter calico_kernel_programming_{family}\n{{\n{own}");
     text += &inside(&bgp.install.never, family, "reject;");
-    // What goes nowhere in BIRD's table would go nowhere on this node either.
+    // A blackhole route in BIRD's table would also blackhole the address on this node.
     text += &when(&single(&bgp.export), family, ToString::to_string, "if source = RTS_STATIC then reject;");
     text += &format!(
         "  krt_metric = {normal};
@@ -103,7 +106,7 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
 "
     );
     let mut pools = bgp.install.pools.clone();
-    // The longest that contains a route counts.
+    // The most specific pool that contains a route applies.
     pools.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
     for (net, routes) in &pools {
         let verdict = if *routes == PoolRoutes::OfOthers { "reject;" } else { "accept;" };
@@ -112,7 +115,7 @@ fn kernel(bgp: &Bgp, normal: u32, family: Family) -> String {
     text + "  accept;\n}\n"
 }
 
-/// Single addresses of services.
+/// Returns the service addresses as host prefixes.
 fn single(export: &Export) -> Vec<IpNet> {
     export.service_addresses.iter().map(|address| IpNet::from(*address)).collect()
 }
@@ -121,7 +124,8 @@ fn inside(nets: &[IpNet], family: Family, then: &str) -> String {
     when(nets, family, beneath, then)
 }
 
-/// BIRD has no empty sets: where there is no net of the family, there is no statement.
+/// Renders a condition on a set of networks. BIRD has no empty sets: without a network of the family there is no
+/// statement.
 fn when(nets: &[IpNet], family: Family, pattern: impl Fn(&IpNet) -> String, then: &str) -> String {
     let nets: Vec<String> = nets.iter().filter(|net| Family::of(net.addr()) == family).map(pattern).collect();
     match nets.is_empty() {

@@ -1,4 +1,4 @@
-//! The whole configuration, from the plan.
+//! Renders the complete BIRD configuration from the plan.
 
 use super::filters::{self, Direction};
 use super::policy;
@@ -12,17 +12,18 @@ const HOLD_TIME: u16 = 240;
 const LONGEST_RESTART: u16 = 4095;
 const LONGEST_PASSWORD: usize = 80;
 
-/// Of all times BIRD shows: one word that says when, whatever the time zone.
+/// Format of all times that BIRD prints: a single word that includes the time zone.
 pub(super) const TIME: &str = "%Y-%m-%dT%H:%M:%S%z";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     pub text: String,
-    /// What cannot be expressed for BIRD, and why. Everything else is in the text.
+    /// Parts of the plan that cannot be expressed for BIRD, with the reason. Everything else is in the text.
     pub skipped: Vec<String>,
 }
 
-/// `password` finds what a secret holds. Nothing if the node has no router ID.
+/// Renders the configuration. `password` returns the content of a secret. Returns `None` if the node has no router
+/// ID.
 pub fn render(bgp: &Bgp, password: impl Fn(&Secret) -> Result<String, String>) -> Option<Rendered> {
     let mut text = head(bgp, &bgp.router_id?.to_string());
     for (family, number) in [(Family::V4, 1), (Family::V6, 2)] {
@@ -78,7 +79,8 @@ protocol direct direct1 {{ ipv4; ipv6; interface {ignored}-\"cali*\", -\"kube-ip
     )
 }
 
-/// Blocks of this node, which go nowhere unless a workload has the address, services, and peers that are behind a gateway.
+/// Renders the static routes: the blocks of this node (blackhole, unless a workload has the address), services, and
+/// peers behind a gateway.
 fn originated(bgp: &Bgp, family: Family, number: u8) -> String {
     let mut text = format!("protocol static static{number} {{\n  {family};\n");
     let blocks = bgp.export.blocks.keys().filter(|block| block.prefix_len() < block.max_prefix_len());
@@ -93,7 +95,7 @@ fn originated(bgp: &Bgp, family: Family, number: u8) -> String {
     text + "}\n"
 }
 
-/// Why BIRD would not take a session, and with it all the rest.
+/// Returns why BIRD would reject a session, and with it the whole configuration.
 fn refusal(session: &Session, password: Option<&str>) -> Option<&'static str> {
     let written = |text: &str| text.bytes().all(|byte| byte != b'"' && !byte.is_ascii_control());
     match password {
@@ -111,7 +113,7 @@ fn session(bgp: &Bgp, name: &str, session: &Session, password: Option<&str>) -> 
     let local_as = session.local_as.unwrap_or(bgp.as_number);
     let same_as = local_as == session.remote_as;
     let bound = bgp.listen.iter().copied().find(|address| Family::of(*address) == family);
-    // BIRD listens where a session's own end is; without one, on all addresses.
+    // BIRD listens on the local address of a session; without one, on all addresses.
     let own = bound.or(session.source).map(|address: IpAddr| format!("{address} ")).unwrap_or_default();
     let mut lines = vec![
         format!("local {own}port {} as {local_as};", bgp.listen_port),

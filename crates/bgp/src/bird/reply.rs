@@ -1,4 +1,4 @@
-//! What BIRD's answers mean, in the words in which our own speaker answers.
+//! Parses the replies of BIRD into the status types of our own speaker.
 
 use super::control::ControlError;
 use super::render::TIME;
@@ -18,7 +18,7 @@ const ROUTE_ATTRIBUTES: u16 = 1012;
 const ROUTER_ID: u16 = 1011;
 const RECOVERY: u16 = 24;
 
-/// One line of an answer. The number says what it is about.
+/// One line of a reply. The code identifies its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub code: u16,
@@ -26,7 +26,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A line without a number goes on with that of the line before. Also returns whether it is the last of an answer.
+    /// Parses a line. A line without a code continues the previous line and has its code. Also returns whether it is
+    /// the last line of the reply.
     pub fn parse(text: &str, before: u16) -> Result<(Line, bool), ControlError> {
         if let Some(rest) = text.strip_prefix(' ') {
             return Ok((Line { code: before, text: rest.to_owned() }, false));
@@ -41,7 +42,7 @@ impl Line {
     }
 }
 
-/// The daemon itself.
+/// The status of the daemon itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Daemon {
     pub router_id: Ipv4Addr,
@@ -50,7 +51,8 @@ pub(super) struct Daemon {
     pub restarting: bool,
 }
 
-/// Times are only known once BIRD has our configuration: before, it writes them in its own way.
+/// Parses `show status`. Times can be parsed only after BIRD has loaded our configuration; until then it uses its own
+/// format.
 pub(super) fn daemon(lines: &[Line]) -> Result<Daemon, ControlError> {
     let find = |beginning: &str| {
         let mut texts = lines.iter().filter(|line| line.code == ROUTER_ID).map(|line| line.text.as_str());
@@ -75,11 +77,11 @@ fn between(earlier: SystemTime, later: SystemTime) -> Duration {
     later.duration_since(earlier).unwrap_or_default()
 }
 
-/// The sessions, from `show protocols all`.
+/// Parses the sessions from `show protocols all`.
 pub(super) fn status(asn: u32, daemon: &Daemon, lines: &[Line]) -> Result<Status, ControlError> {
     let mut routes = PerFamily::<usize>::default();
     let mut peers: Vec<PeerStatus> = Vec::new();
-    // Which of the two families the lines are about, and whether their protocol is a session.
+    // The family that the current lines describe, and whether their protocol is a BGP session.
     let (mut family, mut is_session) = (Family::V4, false);
     for line in lines {
         if line.code == PROTOCOL {
@@ -128,11 +130,11 @@ fn note(peer: &mut PeerStatus, family: Family, key: &str, value: &str) {
                 "Established" => PeerState::Established,
                 _ => PeerState::Idle,
             };
-            // BIRD does not count; it came up at least this time.
+            // BIRD does not count how often a session came up; an established one came up at least once.
             peer.established = u64::from(peer.state == PeerState::Established);
         }
         "Neighbor address" => {
-            // A link-local address comes with its interface.
+            // A link-local address is followed by its interface.
             let address = value.split('%').next().unwrap_or_default();
             peer.address = address.parse().unwrap_or(peer.address);
             peer.families = vec![Family::of(peer.address)];
@@ -153,13 +155,13 @@ fn note(peer: &mut PeerStatus, family: Family, key: &str, value: &str) {
     }
 }
 
-/// The number before a word in `5 imported, 2 exported, 5 preferred`.
+/// Returns the number before a word in `5 imported, 2 exported, 5 preferred`.
 fn counted(text: &str, word: &str) -> u32 {
     let mut parts = text.split(',').filter_map(|part| part.trim().split_once(' '));
     parts.find(|(_, name)| *name == word).and_then(|(count, _)| count.parse().ok()).unwrap_or(0)
 }
 
-/// Every path, from `show route all`.
+/// Parses all paths from `show route all`.
 pub(super) fn routes(lines: &[Line]) -> Result<Vec<RouteStatus>, ControlError> {
     let mut routes: Vec<(RouteStatus, Attrs)> = Vec::new();
     let mut prefix: Option<IpNet> = None;
@@ -167,7 +169,7 @@ pub(super) fn routes(lines: &[Line]) -> Result<Vec<RouteStatus>, ControlError> {
         let text = line.text.trim();
         match line.code {
             ROUTE if text.contains('[') => {
-                // A further path to the same prefix begins with the kind of route.
+                // A further path to the same prefix starts with the kind of route.
                 prefix = text.split_whitespace().next().and_then(|word| word.parse().ok()).or(prefix);
                 let Some(prefix) = prefix else {
                     return Err(ControlError::Unreadable(format!("{text:?} names no prefix")));
@@ -209,14 +211,14 @@ fn is_session(name: &str) -> bool {
     ["Mesh_", "Global_", "Node_"].iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The first number in `(100/0)` at the end of a route.
+/// Parses the first number in `(100/0)` at the end of a route.
 fn preference(text: &str) -> u16 {
     let inner = text.rsplit_once('(').map(|(_, rest)| rest);
     let digits = inner.and_then(|rest| rest.split(['/', ')']).next());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// `via 10.0.0.1 on eth0` or `dev eth0`; the first of several counts.
+/// Parses `via 10.0.0.1 on eth0` or `dev eth0`; the first of several applies.
 fn way(attrs: &mut Attrs, text: &str) {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {

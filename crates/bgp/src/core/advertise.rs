@@ -1,5 +1,6 @@
-//! The Adj-RIB-Out of each session. A session keeps a position in the journal of changes and one bit for each destination,
-//! and messages are made only when its connection can take them: a slow peer costs nothing and delays nobody.
+//! The Adj-RIB-Out of each session. A session keeps a position in the journal of changes and one bit per destination,
+//! and messages are built only when its connection can take them. A slow peer therefore needs no queue and delays no
+//! other peer.
 
 use super::encode::{self, Cache, Nlri, Provenance, UpdateGroup, UpdateGroupId};
 use super::peer::Peer;
@@ -21,28 +22,28 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// About how many bytes are made ready at once.
+/// Approximate number of bytes that are prepared at once.
 const CHUNK: usize = 128 * 1024;
-/// How many destinations are looked at to find those that can share messages.
+/// Number of destinations that are examined together to find routes that can share messages.
 const BATCH: usize = 4096;
-/// How many such batches are looked at before others have their turn, if they come to few bytes.
+/// Number of such batches per turn if they produce few bytes, so that other connections get their turn.
 const BATCHES_PER_TURN: usize = 8;
-/// How many paths to one destination are advertised to a peer that takes several (RFC 7911).
+/// Maximum number of paths per destination that are advertised to a peer with ADD-PATH (RFC 7911).
 const MAX_ADVERTISED_PATHS: usize = 256;
 
-/// What has been advertised to a peer in one family.
+/// The routes that have been advertised to a peer in one family.
 #[derive(Debug)]
 pub(super) struct AdjRibOut {
     position: Position,
-    /// The part of the table still to be walked through: after the session came up, or on request.
+    /// The range of the table that is still to be walked, after the session came up or on a route refresh.
     walk: Option<(u32, u32)>,
     sent: Bitmap,
     pub count: u32,
-    /// The peer takes several paths: how many of a destination have been advertised beyond the first.
+    /// With ADD-PATH: the number of paths beyond the first that have been advertised for a destination.
     extra_paths: Option<HashMap<DestinationId, u16>>,
-    /// End-of-RIB is still to be sent after the first walk (RFC 4724).
+    /// Whether End-of-RIB is still to be sent after the first walk (RFC 4724).
     end_of_rib: bool,
-    /// The walk is a refresh whose beginning and end are marked (RFC 7313).
+    /// Whether the walk is a refresh that is delimited by BoRR and EoRR (RFC 7313).
     begin_refresh: bool,
     end_refresh: bool,
 }
@@ -61,11 +62,11 @@ impl AdjRibOut {
         }
     }
 
-    /// Advertises everything again. Changes that have not been advertised follow after that: moving on in the journal
-    /// would free the numbers of destinations that have not been withdrawn from the peer yet.
+    /// Advertises the whole table again. Changes that have not been advertised yet follow after the walk: skipping
+    /// them in the journal would free the numbers of destinations that have not been withdrawn from the peer yet.
     pub fn restart_walk(&mut self, numbers: u32, marked: bool) {
         self.walk = Some((0, numbers));
-        // The first walk ends with End-of-RIB.
+        // The first walk ends with End-of-RIB instead.
         let marked = marked && !self.end_of_rib;
         self.begin_refresh |= marked;
         self.end_refresh |= marked;
@@ -75,12 +76,12 @@ impl AdjRibOut {
         self.position
     }
 
-    /// Whether all paths to a destination are advertised.
+    /// Returns whether all paths to a destination are advertised.
     pub fn sends_all_paths(&self) -> bool {
         self.extra_paths.is_some()
     }
 
-    /// Records that so many paths to a destination are advertised now; returns how many were before.
+    /// Records how many paths to a destination are advertised now. Returns how many were advertised before.
     fn set_advertised(&mut self, id: DestinationId, paths: u16) -> u16 {
         let before = match paths > 0 {
             true => !self.sent.insert(id.0),
@@ -115,14 +116,14 @@ impl AdjRibOut {
     }
 }
 
-/// Routes that look the same to the peer.
+/// Routes with the same encoded attributes for the peer.
 struct Group<P> {
     encoded: Option<Arc<encode::Encoded>>,
     prefixes: Vec<Nlri<P>>,
     ids: Vec<DestinationId>,
 }
 
-/// Makes UPDATE messages for one peer; borrows what it needs from the core.
+/// Builds UPDATE messages for one peer. Borrows the parts of the core that it needs.
 struct UpdateBuilder<'a> {
     peers: &'a [Option<Peer>],
     origins: &'a [Origin],
@@ -135,7 +136,7 @@ struct UpdateBuilder<'a> {
 }
 
 impl Core {
-    /// The next bytes for a connection that can take some.
+    /// Returns the next bytes for a connection that is ready to write.
     pub fn output(&mut self, conn: ConnectionId) -> Option<Bytes> {
         let (peer_id, direction) = self.conns.get(&conn).copied()?;
         let connection = self.peer_mut(peer_id)?.connection_mut(direction)?;
@@ -168,7 +169,7 @@ impl Core {
         self.output_pending = true;
     }
 
-    /// Whether [`Core::output`] left something undone since this was asked last because a turn's work was done.
+    /// Returns whether, since the last call, [`Core::output`] left work undone because a turn was used up.
     pub fn take_output_pending(&mut self) -> bool {
         std::mem::take(&mut self.output_pending)
     }
@@ -262,7 +263,7 @@ impl Core {
         })
     }
 
-    /// Trims the journals up to the slowest reader. Call it now and then.
+    /// Trims the journals up to the slowest reader. To be called regularly.
     pub fn collect_garbage(&mut self) {
         let slowest = |family: Family, end: Position| {
             let adj_ribs_out =
@@ -308,7 +309,7 @@ impl UpdateBuilder<'_> {
             let prefix = destination.prefix;
             let usable = destination.paths().iter().filter(|path| table.is_reachable(path));
             let mut advertised = 0u16;
-            // The path identifier is the rank: another path may get it, and all are advertised anew.
+            // The path identifier is the rank. It may pass to another path, but then all paths are advertised again.
             let path_id = |rank: u16| if add_path { u32::from(rank) } else { 0 };
             for path in usable.take(if add_path { MAX_ADVERTISED_PATHS } else { 1 }) {
                 let Some((attrs, provenance)) = self.exported(prefix, path) else { continue };
@@ -338,7 +339,7 @@ impl UpdateBuilder<'_> {
             let sent = encode::announce(&mut announcements, &group.prefixes, encoded, self.limit);
             messages += sent;
             if sent == 0 {
-                // It cannot be advertised, so what was advertised before in its place is withdrawn.
+                // The route cannot be advertised, so the route that was advertised in its place is withdrawn.
                 gone.extend(&group.prefixes);
                 if !add_path {
                     group.ids.iter().for_each(|id| {
@@ -352,7 +353,7 @@ impl UpdateBuilder<'_> {
         messages
     }
 
-    /// A path to a destination as the peer may see it; none if it may not.
+    /// Returns a path to a destination as the peer may receive it, or `None` if it must not.
     fn exported<P: Prefix>(&mut self, prefix: P, path: &Path) -> Option<(SharedAttrs, Provenance)> {
         let provenance = self.provenance(path)?;
         let stopped = path.attrs.communities.iter().any(|community| match *community {
@@ -377,8 +378,9 @@ impl UpdateBuilder<'_> {
         Some((attrs, provenance))
     }
 
-    /// Whether a route may go to the peer at all, and as what. Between internal peers only a reflector passes
-    /// routes on: those of clients to everybody, those of others to clients (RFC 4456 section 6).
+    /// Returns in which role a route may be sent to the peer, or `None` if it must not be sent. Between internal
+    /// peers only a reflector passes routes on: those of clients to all, those of non-clients to clients (RFC 4456
+    /// section 6).
     fn provenance(&self, path: &Path) -> Option<Provenance> {
         if path.peer == PeerId::LOCAL {
             return Some(Provenance::Own);
@@ -402,7 +404,7 @@ impl UpdateBuilder<'_> {
 fn marker(out: &mut Vec<u8>, family: Family, subtype: RouteRefreshSubtype) {
     let (afi, safi) = family.wire();
     let message = RouteRefreshMessage::new_with_subtype(afi, safi, subtype);
-    // A message of fixed form always can be encoded.
+    // A message of fixed form can always be encoded.
     if let Ok(bytes) = encode_message(&Message::RouteRefresh(message)) {
         out.extend_from_slice(&bytes);
     }

@@ -1,15 +1,18 @@
-//! Connections come and go; of two to the same peer one stays (RFC 4271 section 6.8).
+//! Opens and closes connections and resolves collisions: of two connections to the same peer one survives (RFC 4271
+//! section 6.8).
 //!
-//! A connection counts once we have answered the peer's OPEN with a KEEPALIVE: from then on the peer may be Established,
-//! and closing it for a collision would be a session that dies as it comes up. So the decision is made before:
+//! A connection is committed once we have answered the peer's OPEN with a KEEPALIVE: from then on the peer may be
+//! Established, and closing the connection for a collision would end a session that has just come up. The collision
+//! is therefore resolved before that:
 //!
-//! - An OPEN on a connection that the peer made waits as long as the peer may not have accepted the one that we make: BIRD
-//!   takes a connection that it accepts beside a session for a restart, and ends the session, even if we have closed the
-//!   connection meanwhile. That the peer has accepted it is known by its OPEN. An attempt that its host does not answer is
-//!   given up, and the OPEN is answered once that is done.
-//! - Of two connections with an OPEN the one that the speaker with the higher identifier made wins. Its OPEN is answered.
-//! - The OPEN on the other one waits until the winner is up or gone.
-//! - Where there is no second connection, the OPEN is answered, and a second connection that arrives later is refused.
+//! - An OPEN on a connection that the peer initiated is held back as long as the peer may not have accepted the one
+//!   that we initiated: BIRD treats a connection that it accepts beside a session as a restart and ends the session,
+//!   even if we have closed the connection in the meantime. The peer's OPEN proves that it has accepted ours. An
+//!   attempt that the host of the peer does not answer is abandoned, and the OPEN is answered after that.
+//! - Of two connections with an OPEN, the one initiated by the speaker with the higher identifier wins. Its OPEN is
+//!   answered.
+//! - The OPEN on the other connection waits until the winner is established or gone.
+//! - If there is no second connection, the OPEN is answered, and a second connection that arrives later is rejected.
 
 use super::peer::PeerConnection;
 use super::{ConnectionId, Core, Direction, SocketRequest, open};
@@ -21,30 +24,30 @@ use rustbgpd_wire::{Capability, OpenMessage};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long an OPEN waits for the other connection to come up or to go.
+/// How long an OPEN waits for the other connection to come up or to end.
 const COLLISION_WAIT: Duration = Duration::from_secs(10);
-/// The same for an attempt to which the peer's host has not answered: a host that will answers within a round trip.
+/// The same for an attempt that the host of the peer has not answered: a reachable host answers within a round trip.
 const ATTEMPT_WAIT: Duration = Duration::from_secs(1);
 
-/// A second connection beside a session this young was made before the session came up, unless its OPEN says that the
-/// peer restarted.
+/// A second connection beside a session younger than this was initiated before the session came up, unless its OPEN
+/// carries the restart flag.
 const YOUNG_SESSION: Duration = Duration::from_secs(10);
 
-/// What becomes of a connection whose OPEN has come.
+/// The decision about a connection whose OPEN has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collision {
-    /// There is no other connection that counts.
+    /// There is no competing connection.
     None,
-    /// This one stays, the other one goes.
+    /// This connection stays, the other is closed.
     Wins,
-    /// The other one stays.
+    /// The other connection stays.
     Loses,
-    /// The other one stays if it comes up.
+    /// The other connection stays if it comes up.
     Waits,
 }
 
 impl Core {
-    /// A connection the core asked for is there.
+    /// Handles the success of a connection attempt that the core requested.
     pub fn connected(&mut self, now: Time, conn: ConnectionId, local: SocketAddr) {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
@@ -56,13 +59,14 @@ impl Core {
         }
     }
 
-    /// Somebody connected. None: the connection is refused, because it is no peer of ours, or one that has a session
-    /// already or must not have one.
+    /// Handles an incoming connection. Returns `None` if it is rejected, because it is not from a configured peer, or
+    /// the peer already has a session or must not have one.
     pub fn accepted(&mut self, now: Time, local: SocketAddr, remote: SocketAddr) -> Option<ConnectionId> {
         let peer_id = self.peer_of(local, remote)?;
         let peer = self.peer(peer_id)?;
         let blocked = peer.config.shutdown.is_some() || peer.blocked_until.is_some_and(|until| now < until);
-        // A peer that restarted may be back before we miss it (RFC 4724 section 5); others have to wait.
+        // A peer that restarted may reconnect before we detect the loss of the old connection (RFC 4724 section 5);
+        // others have to wait.
         let has_session = peer.established().is_some() && !peer.restarts_gracefully();
         let decided = peer.outgoing.state() == SessionState::OpenConfirm;
         if self.down || blocked || has_session || decided {
@@ -72,7 +76,7 @@ impl Core {
         if peer.incoming.as_ref().is_some_and(|connection| !connection.is_established()) {
             self.discard_connection(now, peer_id, Direction::Incoming);
         } else if peer.incoming.is_some() {
-            // The session runs over an accepted connection; the newcomer takes the place of the one we would make.
+            // The session runs over an accepted connection, so the new one takes the slot of our outgoing connection.
             return self.accept_beside_session(now, peer_id, local, session);
         }
         let conn = self.new_conn(peer_id, Direction::Incoming);
@@ -81,7 +85,8 @@ impl Core {
         connection.conn = Some(conn);
         connection.local = Some(local);
         peer.incoming = Some(connection);
-        // The state machine would connect, which is what the other connection is for.
+        // The state machine would connect now; that is the task of the outgoing connection, so its actions are
+        // dropped.
         if let Some(connection) = peer.connection_mut(Direction::Incoming) {
             connection.fsm.handle_event(Event::ManualStart);
         }
@@ -89,13 +94,13 @@ impl Core {
         Some(conn)
     }
 
-    /// How many hops away the peer of a connection may be, if that is to be enforced.
+    /// Returns the maximum number of hops to the peer of a connection, if it is to be enforced.
     pub fn ttl_security(&self, conn: ConnectionId) -> Option<u8> {
         let (peer_id, _) = self.conns.get(&conn)?;
         self.peer(*peer_id)?.config.ttl_security
     }
 
-    /// Accepts a connection while an accepted one carries the session.
+    /// Accepts a connection while another accepted one carries the session.
     fn accept_beside_session(
         &mut self,
         now: Time,
@@ -114,7 +119,7 @@ impl Core {
         Some(conn)
     }
 
-    /// A connection could not be made, or ended.
+    /// Handles a connection attempt that failed, or a connection that ended.
     pub fn closed(&mut self, now: Time, conn: ConnectionId, reason: &str) {
         let Some((peer_id, direction)) = self.conns.remove(&conn) else { return };
         let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
@@ -122,7 +127,7 @@ impl Core {
         };
         connection.conn = None;
         connection.deferred = None;
-        // The end of a second connection is none of the session's errors.
+        // The end of a second connection is not an error of the session.
         let session_is_on_the_other = self
             .peer(peer_id)
             .and_then(|peer| peer.connection(direction.other()))
@@ -131,7 +136,7 @@ impl Core {
             self.record_error(peer_id, reason.to_owned());
         }
         self.event(now, peer_id, direction, Event::TcpConnectionFails);
-        // Nobody connects again on behalf of a connection that was accepted, or while there is a session.
+        // Do not reconnect for an accepted connection, or while there is a session.
         let established = self.peer(peer_id).is_some_and(|peer| peer.established().is_some());
         if direction == Direction::Incoming || established {
             self.discard_connection(now, peer_id, direction);
@@ -139,14 +144,15 @@ impl Core {
         self.settle_collision(now, peer_id);
     }
 
-    /// An attempt to connect has been given up, and the peer will not hear of it.
+    /// Handles an attempt that was abandoned before the peer could see it.
     pub fn given_up(&mut self, now: Time, conn: ConnectionId) {
         let Some((peer_id, _)) = self.conns.get(&conn).copied() else { return };
         self.stop_connecting(now, peer_id);
         self.settle_collision(now, peer_id);
     }
 
-    /// The peer a connection is from: by its address, and by ours if we would connect from a certain one.
+    /// Finds the peer of an incoming connection by its address, and by our own address if a source address is
+    /// configured.
     fn peer_of(&self, local: SocketAddr, remote: SocketAddr) -> Option<PeerId> {
         let candidates = self.peers.iter().flatten().filter(|peer| {
             peer.config.address == remote.ip() && peer.config.source.is_none_or(|own| own == local.ip())
@@ -154,7 +160,7 @@ impl Core {
         candidates.min_by_key(|peer| peer.established().is_some()).map(|peer| peer.id)
     }
 
-    /// The peer's OPEN came on a connection.
+    /// Handles the peer's OPEN on a connection.
     pub(super) fn open(&mut self, now: Time, peer_id: PeerId, direction: Direction, open: OpenMessage) {
         match self.collision(now, peer_id, direction, &open) {
             Collision::Loses => {
@@ -193,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Gives an OPEN to the state machine, which answers it. From then on this connection is the one.
+    /// Passes an OPEN to the state machine, which answers it. From then on this connection is the chosen one.
     fn answer_open(
         &mut self,
         now: Time,
@@ -228,7 +234,7 @@ impl Core {
         }
     }
 
-    /// Answers an OPEN that waited, if the other connection came to nothing or has lost.
+    /// Answers an OPEN that was held back, if the other connection failed or lost the collision.
     pub(super) fn settle_collision(&mut self, now: Time, peer_id: PeerId) {
         for direction in [Direction::Incoming, Direction::Outgoing] {
             let Some(peer) = self.peer(peer_id) else { return };
@@ -248,7 +254,7 @@ impl Core {
         }
     }
 
-    /// The other connection has said nothing for too long: it goes.
+    /// Closes the other connection after it has been silent for too long.
     pub(super) fn collision_timeout(&mut self, now: Time, peer_id: PeerId) {
         for direction in [Direction::Incoming, Direction::Outgoing] {
             let Some(peer) = self.peer(peer_id) else { return };
@@ -257,7 +263,8 @@ impl Core {
             }
             let attempt = peer.outgoing.conn.filter(|_| peer.outgoing.state() == SessionState::Connect);
             if let (Direction::Incoming, Some(conn)) = (direction, attempt) {
-                // The peer's host may have answered just now, and we have not heard of it: the sockets know.
+                // The host of the peer may have answered just now without our knowledge; only the sockets can decide
+                // that.
                 self.requests.push_back(SocketRequest::GiveUp { conn });
                 self.timers.set(peer_id, Timer::Collision, now + COLLISION_WAIT);
             } else {
@@ -269,7 +276,7 @@ impl Core {
     }
 }
 
-/// Whether the peer says that it restarted (RFC 4724 section 3).
+/// Returns whether the restart flag is set in the peer's OPEN (RFC 4724 section 3).
 fn says_restarted(open: &OpenMessage) -> bool {
     let restarted = |capability: &Capability| {
         matches!(capability, Capability::GracefulRestart { restart_state: true, .. })

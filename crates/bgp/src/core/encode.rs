@@ -1,4 +1,4 @@
-//! What a route looks like to a peer, and UPDATE messages full of routes that look the same.
+//! Encodes the attributes of a route for a peer, and packs routes with the same attributes into UPDATE messages.
 
 use super::SharedAttrs;
 use crate::config::NextHopMode;
@@ -9,36 +9,36 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// An update group by its number.
+/// Identifies an update group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct UpdateGroupId(u32);
 
-/// An update group: everything about a session that decides how attributes look on it. Sessions of one group share
-/// the encoded attributes.
+/// An update group: all properties of a session that determine how attributes are encoded for it. Sessions of one
+/// group share the encoded attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct UpdateGroup {
     pub external: bool,
     pub local_as: u32,
     pub next_hop: NextHopMode,
-    /// Our address as a next hop, and the link-local one that goes with it.
+    /// Our address as a next hop, and the link-local address that accompanies it.
     pub own: Option<IpAddr>,
     pub own_link_local: Option<Ipv6Addr>,
     pub four_octet_as: bool,
 }
 
-/// Where a route comes from, as far as it changes what is said of it.
+/// The source of a route, as far as it affects the advertised attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Provenance {
     Own,
     External,
-    /// Learnt inside the AS: reflected, with the identifier of its originator and our cluster.
+    /// Learnt inside the AS and reflected, with the identifier of its originator and our cluster.
     Reflected {
         from: Ipv4Addr,
         cluster: Ipv4Addr,
     },
 }
 
-/// A prefix as it stands in a message. The number tells several paths to it apart (RFC 7911); 0: there is only one.
+/// A prefix in a message. The path identifier distinguishes several paths to it (RFC 7911); 0 if there is only one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nlri<P> {
     pub prefix: P,
@@ -46,7 +46,7 @@ pub(super) struct Nlri<P> {
 }
 
 impl<P: Prefix> Nlri<P> {
-    /// The most octets it can take.
+    /// Returns the maximum encoded size in octets.
     fn room(&self) -> usize {
         17 + if self.path == 0 { 0 } else { 4 }
     }
@@ -59,7 +59,7 @@ impl<P: Prefix> Nlri<P> {
     }
 }
 
-/// Attributes ready to be sent.
+/// Attributes in wire format.
 #[derive(Debug)]
 pub(super) struct Encoded {
     /// Without MP_REACH_NLRI.
@@ -72,11 +72,12 @@ pub(super) struct Encoded {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     groups: HashMap<UpdateGroup, UpdateGroupId>,
-    /// The attributes are kept with their encoding, so that an address is not taken for another's.
+    /// The attributes are kept together with their encoding, so that their address cannot be reused while it is a
+    /// key.
     encoded: HashMap<Key, (SharedAttrs, Option<Arc<Encoded>>)>,
 }
 
-/// A profile's number, the address of the attributes and where the route comes from.
+/// An update group, the address of the attributes and the source of the route.
 type Key = (UpdateGroupId, usize, Provenance);
 
 impl Cache {
@@ -87,7 +88,7 @@ impl Cache {
         *self.groups.entry(group).or_insert(next)
     }
 
-    /// None: the route cannot be advertised to such a peer.
+    /// Returns the encoded attributes, or `None` if the route cannot be advertised to such a peer.
     pub fn get(
         &mut self,
         group_id: UpdateGroupId,
@@ -106,13 +107,13 @@ impl Cache {
         encoded.clone()
     }
 
-    /// Lets go of attributes that may be gone from the table.
+    /// Releases attributes that the table may have dropped.
     pub fn clear(&mut self) {
         self.encoded.clear();
     }
 }
 
-/// The attributes with which a route is advertised (RFC 4271 section 5, RFC 4456 section 8).
+/// Computes the attributes with which a route is advertised (RFC 4271 section 5, RFC 4456 section 8).
 fn render(attrs: &Attrs, group: &UpdateGroup, provenance: Provenance) -> Option<Encoded> {
     let keeps = match group.next_hop {
         NextHopMode::Own => false,
@@ -153,7 +154,8 @@ const MP_UNREACH: u8 = 15;
 /// Optional, with two octets of length.
 const MP_FLAGS: u8 = 0x90;
 
-/// Appends as few UPDATEs as announce the prefixes. Returns their number; none if the attributes leave no room.
+/// Appends the minimum number of UPDATEs that announce the prefixes. Returns their number; 0 if the attributes leave
+/// no room for a prefix.
 pub(super) fn announce<P: Prefix>(
     out: &mut Vec<u8>,
     prefixes: &[Nlri<P>],
@@ -176,7 +178,7 @@ pub(super) fn announce<P: Prefix>(
     })
 }
 
-/// Appends as few UPDATEs as withdraw the prefixes.
+/// Appends the minimum number of UPDATEs that withdraw the prefixes. Returns their number.
 pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[Nlri<P>], limit: u16) -> usize {
     let fixed = HEADER + 4 + MP_HEADER + 3;
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
@@ -185,7 +187,7 @@ pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[Nlri<P>], limit
     })
 }
 
-/// The End-of-RIB marker of a family (RFC 4724 section 2).
+/// Appends the End-of-RIB marker of a family (RFC 4724 section 2).
 pub(super) fn end_of_rib(out: &mut Vec<u8>, family: Family) {
     match family {
         Family::V4 => message(out, &[], &[], &[]),

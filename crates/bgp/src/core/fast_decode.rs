@@ -1,5 +1,5 @@
-//! A fast decoder for the UPDATEs that nearly all traffic consists of, straight into what the table keeps. Whatever is not plainly
-//! well-formed is left to the codec, which knows what RFC 7606 makes of it.
+//! A fast decoder for the UPDATEs that make up nearly all traffic. It decodes directly into the types of the table.
+//! Messages that are not plainly well-formed are left to the codec, which implements the error handling of RFC 7606.
 
 use crate::rib::attrs::Attrs;
 use rustbgpd_wire::{Ipv4Prefix, Origin};
@@ -22,8 +22,8 @@ const EXTENDED_LENGTH: u8 = 0x10;
 
 const AS_SEQUENCE: u8 = 2;
 
-/// The attributes of routes in the body of a message from a peer with AS numbers of four octets. `external` drops what
-/// may only come from inside the AS.
+/// Decodes the attributes of the routes in the body of a message from a peer with four-octet AS numbers. `external`
+/// drops the attributes that are valid only from inside the AS.
 pub(super) fn attributes(mut bytes: &[u8], external: bool) -> Option<Attrs> {
     let mut attrs = Attrs::default();
     let mut seen = 0u16;
@@ -48,7 +48,7 @@ pub(super) fn attributes(mut bytes: &[u8], external: bool) -> Option<Attrs> {
             }
             _ => return None,
         }
-        // All kinds above are small.
+        // All type codes handled above are small.
         let bit = 1 << kind;
         if seen & bit != 0 {
             return None;
@@ -58,12 +58,13 @@ pub(super) fn attributes(mut bytes: &[u8], external: bool) -> Option<Attrs> {
     (seen & MANDATORY == MANDATORY).then_some(attrs)
 }
 
-/// Adds prefixes as they stand in the body of a message, none of them numbered. Nothing: they are malformed.
+/// Appends the prefixes of the body of a message, which have no path identifiers. Returns `None` if they are
+/// malformed.
 pub(super) fn prefixes(mut bytes: &[u8], out: &mut Vec<(Ipv4Prefix, u32)>) -> Option<()> {
     while let Some((length, rest)) = bytes.split_first() {
         let (octets, rest) = rest.split_at_checked(usize::from(length.div_ceil(8)))?;
         let mut address = [0; 4];
-        // None if the length is over 32.
+        // `None` if the length is over 32.
         address.get_mut(..octets.len())?.copy_from_slice(octets);
         out.push((Ipv4Prefix::new(address.into(), *length), 0));
         bytes = rest;
@@ -71,7 +72,7 @@ pub(super) fn prefixes(mut bytes: &[u8], out: &mut Vec<(Ipv4Prefix, u32)>) -> Op
     Some(())
 }
 
-/// Takes an attribute off: its flags, without the one about its form, its kind and its value.
+/// Splits off the next attribute: its flags without the extended-length bit, its type and its value.
 fn next<'a>(bytes: &mut &'a [u8]) -> Option<(u8, u8, &'a [u8])> {
     let (&[flags, kind, length], rest) = bytes.split_first_chunk()?;
     let (length, rest) = match flags & EXTENDED_LENGTH {
@@ -90,13 +91,13 @@ fn number(value: &[u8]) -> Option<u32> {
     value.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// At least one.
+/// Parses a non-empty list of numbers.
 fn numbers(value: &[u8]) -> Option<impl Iterator<Item = u32>> {
     let (numbers, rest) = value.as_chunks::<4>();
     (!numbers.is_empty() && rest.is_empty()).then(|| numbers.iter().copied().map(u32::from_be_bytes))
 }
 
-/// None at all, or one sequence.
+/// Parses an AS_PATH that is empty or consists of one AS_SEQUENCE.
 fn path(value: &[u8]) -> Option<Box<[u32]>> {
     let Some((&[kind, count], value)) = value.split_first_chunk() else {
         return value.is_empty().then(Box::default);
@@ -146,7 +147,7 @@ mod tests {
         [&[flags, kind], length, value].concat()
     }
 
-    /// Well-formed ones of every kind that is handled here.
+    /// Returns well-formed attributes of every type that is handled here.
     fn typical() -> Vec<Vec<u8>> {
         vec![
             encoded(0x40, ORIGIN, &[2]),
@@ -160,7 +161,7 @@ mod tests {
         ]
     }
 
-    /// What the codec and RFC 7606 make of the same; none if there is anything to complain about.
+    /// Decodes the same message with the codec and RFC 7606. Returns `None` on any error.
     fn by_the_codec(
         attributes: &[u8],
         nlri: &[u8],

@@ -1,4 +1,4 @@
-//! The routes traffic shall take, as a stream of changes for whoever writes them to the kernel.
+//! The routes to install into the kernel, as a stream of changes.
 
 use super::{Core, FamilyTable, Rib, origin_of};
 use crate::family::{Family, PerFamily, Prefix};
@@ -14,23 +14,23 @@ use std::sync::Arc;
 
 use rustbgpd_wire::{Ipv4Prefix, Ipv6Prefix};
 
-/// What a route is now. A later change replaces an earlier one for the same prefix.
+/// The new state of a route. A later change replaces an earlier one for the same prefix.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RouteChange {
     Set(BestRoute),
     Gone(IpNet),
-    /// Everything that is known after a start has been said: what else the kernel holds of ours is old.
+    /// All routes known after the start have been reported: any other BGP route in the kernel is obsolete.
     Complete,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestRoute {
     pub prefix: IpNet,
-    /// Originated here: there are no next hops.
+    /// Whether the route originates here and therefore has no next hops.
     pub local: bool,
-    /// Where traffic goes; several share it.
+    /// The next hops, which share the traffic if there are several.
     pub next_hops: SmallVec<[NextHop; 1]>,
-    /// Of the best path.
+    /// The attributes of the best path.
     pub attrs: Arc<Attrs>,
 }
 
@@ -41,18 +41,18 @@ pub struct NextHop {
 }
 
 impl Core {
-    /// Whether [`Core::changes`] has something to say.
+    /// Returns whether [`Core::changes`] would return any changes.
     pub fn has_changes(&self) -> bool {
         !self.restart.defers_installing()
             && (!self.installed_all() || (self.restart.local_complete && !self.completed))
     }
 
-    /// How many changes there have been. Those of one prefix count each.
+    /// Returns how many changes have been recorded. Repeated changes of one prefix count separately.
     pub fn changes_recorded(&self) -> u64 {
         self.rib.v4.install.end() + self.rib.v6.install.end()
     }
 
-    /// How many of them have been taken.
+    /// Returns how many of the recorded changes have been taken.
     pub fn changes_taken(&self) -> u64 {
         self.installed.v4 + self.installed.v6
     }
@@ -61,7 +61,7 @@ impl Core {
         self.installed.v4 >= self.rib.v4.install.end() && self.installed.v6 >= self.rib.v6.install.end()
     }
 
-    /// Up to `limit` changes that have not been taken yet. Nothing while we wait for peers after a restart.
+    /// Returns up to `limit` changes that have not been taken yet; none while we wait for peers after a restart.
     pub fn changes(&mut self, limit: usize) -> Vec<RouteChange> {
         let mut changes = Vec::new();
         if self.restart.defers_installing() {
@@ -106,7 +106,7 @@ impl Core {
         for path in paths {
             let Some(address) = path.attrs.next_hop else { continue };
             let next_hop = NextHop { address, link_local: path.attrs.link_local };
-            // The best path's own comes first; few others are as good.
+            // The next hop of the best path comes first. There are few, so a linear search is cheap.
             if next_hops.len() < self.config.multipath && !next_hops.contains(&next_hop) {
                 next_hops.push(next_hop);
             }
@@ -119,25 +119,25 @@ impl Core {
         })
     }
 
-    /// From now on these next hops, and no others, cannot be reached: paths with them are not used.
+    /// Replaces the set of unreachable next hops. Paths with one of them are not used.
     pub fn set_unreachable(&mut self, next_hops: &HashSet<IpAddr>) {
         let origins = &self.origins;
         self.rib.v4.set_unreachable(next_hops.clone(), |peer| origin_of(origins, peer));
         self.rib.v6.set_unreachable(next_hops.clone(), |peer| origin_of(origins, peer));
     }
 
-    /// Where the kernel's reader begins.
+    /// Returns the start position of the reader that feeds the kernel.
     pub(super) fn install_start() -> PerFamily<Position> {
         PerFamily { v4: 1, v6: 1 }
     }
 
-    /// How many next hops a route may have has changed: those with several are said again.
+    /// Reports all multipath routes again, after the maximum number of next hops has changed.
     pub(super) fn install_again(&mut self) {
         self.rib.v4.install_shared();
         self.rib.v6.install_shared();
     }
 
-    /// The best route to a prefix.
+    /// Returns the best route to a prefix.
     pub fn route(&self, net: IpNet) -> Option<BestRoute> {
         match Family::of(net.addr()) {
             Family::V4 => Ipv4Prefix::from_net(net)

@@ -1,4 +1,4 @@
-//! Bytes in, messages to where they belong.
+//! Splits received bytes into messages and dispatches them.
 
 use super::{ConnectionId, Core, Direction};
 use crate::id::PeerId;
@@ -8,21 +8,21 @@ use rustbgpd_fsm::Event;
 use rustbgpd_wire::notification::cease_subcode;
 use rustbgpd_wire::{Message, RouteRefreshMessage, decode_message};
 
-/// How much is done for one connection before others have their turn: some milliseconds.
+/// Work for one connection per turn, before other connections are served: some milliseconds.
 const WORK_PER_TURN: u64 = 16 * 1024;
-/// What a message costs beside its routes.
+/// Cost of a message in addition to its routes.
 const WORK_PER_MESSAGE: u64 = 4;
-/// The most that may follow an OPEN that waits for its answer.
+/// Maximum number of bytes that a peer may send after an OPEN that we have not answered.
 const MAX_DEFERRED: usize = 8 * 1024;
 
 impl Core {
-    /// Bytes arrived on a connection. Returns whether [`Core::resume`] has more to do with them: call it before
-    /// anything else is given for this connection.
+    /// Handles bytes that arrived on a connection. Returns whether [`Core::resume`] has more to do with them; it must
+    /// then be called before anything else is passed in for this connection.
     pub fn received(&mut self, now: Time, conn: ConnectionId, bytes: Bytes) -> bool {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return false };
         if let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) {
             connection.framer.push(bytes);
-            // Nobody has so much to say before we have answered the OPEN.
+            // No legitimate peer sends this much before we have answered its OPEN.
             if connection.deferred.is_some() && connection.framer.len() > MAX_DEFERRED {
                 self.cease(now, peer_id, direction, cease_subcode::OUT_OF_RESOURCES);
             }
@@ -30,7 +30,7 @@ impl Core {
         self.resume(now, conn)
     }
 
-    /// Goes on with what was received, as far as one turn's work allows. Returns whether there is more.
+    /// Continues with received bytes, up to the work of one turn. Returns whether there is more.
     pub fn resume(&mut self, now: Time, conn: ConnectionId) -> bool {
         let Some((peer_id, _)) = self.conns.get(&conn).copied() else { return false };
         let more = self.process(now, conn);
@@ -47,7 +47,7 @@ impl Core {
                 return true;
             }
             let Some(peer) = self.peer_mut(peer_id) else { return false };
-            // A message may end the connection, and what follows it is then no longer read.
+            // A message may end the connection; the bytes after it are then ignored.
             let current = peer.connection_mut(direction).filter(|connection| connection.conn == Some(conn));
             let Some(connection) = current.filter(|connection| connection.deferred.is_none()) else {
                 return false;
@@ -62,7 +62,8 @@ impl Core {
             self.messages += 1;
             match message {
                 Ok(Message::Update(update)) => {
-                    // The state machine only restarts the hold timer: once is enough for all that came together.
+                    // The state machine only restarts the hold timer, so once is enough for all UPDATEs that arrived
+                    // together.
                     if !(updated && self.is_established(peer_id, direction)) {
                         self.event(now, peer_id, direction, Event::UpdateReceived);
                     }
@@ -83,7 +84,7 @@ impl Core {
         }
     }
 
-    /// The work done so far for what peers sent: messages, and paths looked at.
+    /// Returns the work done so far for received messages: messages and paths examined.
     pub fn work(&self) -> u64 {
         self.messages * WORK_PER_MESSAGE + self.rib.v4.work() + self.rib.v6.work()
     }

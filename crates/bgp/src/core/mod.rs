@@ -1,5 +1,5 @@
-//! The speaker without I/O: connections, bytes, commands and the time go in; bytes, requests to connect and to close
-//! and route changes come out. Any sequence of inputs is valid.
+//! The speaker without I/O. Its inputs are connections, bytes, commands and the time; its outputs are bytes, requests
+//! to connect and to close, and route changes. Any sequence of inputs is valid.
 
 mod advertise;
 mod connect;
@@ -35,22 +35,22 @@ pub use crate::timers::Direction;
 pub use install::{BestRoute, NextHop, RouteChange};
 pub use status::{PeerState, PeerStatus, RouteStatus, RoutesPart, Status};
 
-/// A TCP connection, numbered by the core and never reused.
+/// Identifies a TCP connection. The core assigns the numbers and never reuses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// What the owner of the sockets must do.
+/// A request to the owner of the sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketRequest {
     /// Make a connection, then call [`Core::connected`] or [`Core::closed`].
     Connect { conn: ConnectionId, dial: Dial },
-    /// Stop trying to make a connection if the peer's host has not answered, and then call [`Core::given_up`].
+    /// Abandon a connection attempt if the host of the peer has not answered, then call [`Core::given_up`].
     GiveUp { conn: ConnectionId },
-    /// Write the last bytes, then close. The connection is not spoken of again.
+    /// Write the last bytes, then close. The core does not refer to the connection again.
     Close { conn: ConnectionId, last: Bytes },
 }
 
-/// How a connection to a peer is made.
+/// The parameters of an outgoing connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
     pub to: SocketAddr,
@@ -59,12 +59,12 @@ pub struct Dial {
     pub ttl_security: Option<u8>,
 }
 
-/// How a speaker ends.
+/// How a speaker shuts down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Connections are closed without a NOTIFICATION: peers with graceful restart keep our routes for a while.
+    /// Closes connections without a NOTIFICATION, so that peers with graceful restart keep our routes for a while.
     Graceful,
-    /// Peers get a NOTIFICATION (Cease, Administrative Shutdown) with the reason.
+    /// Sends peers a NOTIFICATION (Cease, Administrative Shutdown) with the reason.
     Administrative { reason: String },
 }
 
@@ -77,9 +77,9 @@ struct Rib {
 #[derive(Debug)]
 pub struct Core {
     config: Config,
-    /// By number; the first stands for ourselves.
+    /// Indexed by [`PeerId`]; the first entry represents this speaker.
     peers: Vec<Option<Peer>>,
-    /// What the decision needs to know of each peer; same numbers.
+    /// The properties of each peer that the decision process compares, with the same indexes.
     origins: Vec<Origin>,
     rib: Rib,
     interner: Interner,
@@ -88,22 +88,23 @@ pub struct Core {
     next_conn: u64,
     requests: VecDeque<SocketRequest>,
     restart: restart::Restart,
-    /// Where the kernel's reader is.
+    /// The position of the reader that feeds the kernel.
     installed: PerFamily<u64>,
-    /// The kernel has got the end-of-RIB marker.
+    /// Whether [`RouteChange::Complete`] has been emitted.
     completed: bool,
     encodings: encode::Cache,
-    /// The prefixes of the message at hand, kept for their room.
+    /// The prefixes of the current message; kept to reuse the allocation.
     entries: receive::Entries<Ipv4Prefix>,
-    /// Messages received so far.
+    /// Number of messages received so far.
     messages: u64,
-    /// Some connection could have been given more to send, but a turn's work was done.
+    /// Whether some connection had more to send than the work of one turn allowed.
     output_pending: bool,
     down: bool,
 }
 
 impl Core {
-    /// A speaker whose forwarding survived a restart says so with `restarting`, and its peers wait for it.
+    /// Creates a speaker. `restarting` means that forwarding survived a restart; peers are informed in the OPEN and
+    /// wait for us.
     pub fn new(config: Config, restarting: bool, now: Time) -> Result<Core, ConfigError> {
         config.check()?;
         let peers = config.peers.clone();
@@ -132,7 +133,7 @@ impl Core {
         Ok(core)
     }
 
-    /// What the owner of the sockets must do next.
+    /// Returns the next request to the owner of the sockets.
     pub fn next_request(&mut self) -> Option<SocketRequest> {
         self.requests.pop_front()
     }
@@ -149,7 +150,7 @@ impl Core {
         };
     }
 
-    /// Withdraws a route that originates here. One that was not advertised is no error.
+    /// Withdraws a route that originates here. Withdrawing an unknown route is not an error.
     pub fn withdraw(&mut self, net: IpNet) {
         let origins = &self.origins;
         let origin = |peer| origin_of(origins, peer);
@@ -159,13 +160,13 @@ impl Core {
         };
     }
 
-    /// Every route that originates here has been given once. Until then End-of-RIB is not sent.
+    /// Declares that every route that originates here has been passed in once. End-of-RIB is not sent before that.
     pub fn local_complete(&mut self, now: Time) {
         self.restart.local_complete = true;
         self.check_restart(now);
     }
 
-    /// Does what is due. Call it when [`Core::next_timer`] says, and whenever convenient.
+    /// Runs the timers that are due. Must be called at [`Core::next_timer`]; may be called at any time.
     pub fn tick(&mut self, now: Time) {
         while let Some((peer, timer)) = self.timers.due(now) {
             self.timer(now, peer, timer);
@@ -173,7 +174,7 @@ impl Core {
         self.check_restart(now);
     }
 
-    /// Nothing is due before this.
+    /// Returns the time before which nothing is due.
     pub fn next_timer(&self) -> Option<Time> {
         match (self.timers.next(), self.restart.deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -181,7 +182,7 @@ impl Core {
         }
     }
 
-    /// Ends all sessions. Nothing but [`Core::next_request`] and [`Core::status`] makes sense afterwards.
+    /// Ends all sessions. Afterwards only [`Core::next_request`] and [`Core::status`] are meaningful.
     pub fn shutdown(&mut self, now: Time, how: &Shutdown) {
         self.down = true;
         for peer_id in self.peer_ids() {
@@ -208,7 +209,7 @@ impl Core {
         conn
     }
 
-    /// Removes a peer's paths of a family: all, or those it has not repeated since its epoch began.
+    /// Removes a peer's paths of a family: all, or those that it has not readvertised since its epoch began.
     fn drop_paths(&mut self, peer_id: PeerId, family: Family, stale_only: bool) {
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
         let received = peer.received.get_mut(family);
@@ -248,7 +249,7 @@ fn remove<P: Prefix>(
     P::from_net(net).map(|prefix| table.remove(prefix, peer, 0, origin))
 }
 
-/// The table of a family, for code that is the same for both.
+/// Access to the table of a family, for code that is generic over both.
 trait FamilyTable<P> {
     fn table(&self) -> &Table<P>;
     fn table_mut(&mut self) -> &mut Table<P>;
@@ -272,5 +273,5 @@ impl FamilyTable<Ipv6Prefix> for Rib {
     }
 }
 
-/// Attributes shared by all who use them.
+/// Attributes shared by all paths that have them.
 type SharedAttrs = Arc<Attrs>;

@@ -1,4 +1,4 @@
-//! What we say in OPEN, and the settings of the state machine.
+//! Builds the OPEN message and the configuration of the state machine.
 
 use crate::config::{Config, PeerConfig};
 use crate::family::Family;
@@ -14,13 +14,13 @@ pub(super) fn fsm_config(config: &Config, peer: &PeerConfig) -> FsmConfig {
     fsm.gr_restart_time = peer.restart_time.unwrap_or_default();
     fsm.add_path_receive = peer.add_path;
     fsm.add_path_send = peer.add_path;
-    // Otherwise a peer that speaks only IPv4 would be given IPv4 that nobody configured.
+    // Otherwise a peer that supports only IPv4 would negotiate IPv4 although it is not configured.
     fsm.disable_ipv4_unicast = !peer.families.contains(&Family::V4);
     fsm
 }
 
-/// Completes the OPEN of the state machine: it knows nothing of our restart, and offers two things we do not do:
-/// to keep routes after an error message (RFC 8538) and IPv6 next hops for IPv4 (RFC 8950).
+/// Completes the OPEN of the state machine, which does not know about our restart and offers two features that we do
+/// not implement: keeping routes after a NOTIFICATION (RFC 8538) and IPv6 next hops for IPv4 (RFC 8950).
 pub(super) fn complete(open: &mut OpenMessage, restarting: bool, preserved: bool) {
     open.capabilities.retain(|capability| !matches!(capability, Capability::ExtendedNextHop(_)));
     for capability in &mut open.capabilities {

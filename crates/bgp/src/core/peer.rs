@@ -1,4 +1,4 @@
-//! What is remembered of one peer.
+//! The state of one peer.
 
 use super::advertise::AdjRibOut;
 use super::{ConnectionId, Direction};
@@ -20,25 +20,25 @@ pub(super) struct Peer {
     pub id: PeerId,
     pub config: PeerConfig,
     pub local_as: u32,
-    /// The connection we make. It exists also while there is none, in Connect or Active.
+    /// The connection that we initiate. Also present without a TCP connection, in Connect or Active.
     pub outgoing: PeerConnection,
-    /// The connection we accepted.
+    /// The connection that we accepted.
     pub incoming: Option<PeerConnection>,
     /// How long the peer stays in Idle after the next error.
     pub idle_hold: Duration,
-    /// Grows whenever the peer's routes become stale; paths of older epochs are stale.
+    /// Incremented whenever the peer's routes become stale. Paths of older epochs are stale.
     pub epoch: PerFamily<u8>,
-    /// Paths of the peer in our table.
+    /// Number of paths of the peer in our table.
     pub received: PerFamily<u32>,
-    /// The Adj-RIB-Out of each family that the session carries, while it is up.
+    /// The Adj-RIB-Out of each family that the session carries, while it is established.
     pub adj_ribs_out: PerFamily<Option<AdjRibOut>>,
-    /// The peer has sent End-of-RIB since the session came up.
+    /// Whether the peer has sent End-of-RIB since the session came up.
     pub end_of_rib_received: PerFamily<bool>,
-    /// A limit of routes was exceeded: until then the peer is neither called nor answered.
+    /// Set after a route limit was exceeded: until then we neither connect to the peer nor accept its connections.
     pub blocked_until: Option<Time>,
-    /// The peer announced more paths to one prefix than it may.
+    /// Whether the peer announced more paths to one prefix than its limit.
     pub too_many_paths: bool,
-    /// It has been said that a limit is near.
+    /// Whether the warning about an approaching limit has been logged.
     pub near_limit: bool,
     pub history: History,
 }
@@ -66,11 +66,11 @@ pub(super) struct PeerConnection {
     pub framer: Framer,
     /// Messages to send before any UPDATE.
     pub control: BytesMut,
-    /// Our end of the connection.
+    /// Our address and port on the connection.
     pub local: Option<SocketAddr>,
     pub negotiated: Option<Arc<NegotiatedSession>>,
-    /// The peer's OPEN while it is not decided which of two connections stays (RFC 4271 section 6.8). What follows
-    /// it waits in the framer.
+    /// The peer's OPEN while a connection collision is unresolved (RFC 4271 section 6.8). Bytes that follow it wait
+    /// in the framer.
     pub deferred: Option<Box<OpenMessage>>,
 }
 
@@ -95,7 +95,8 @@ impl PeerConnection {
         self.state() == SessionState::Established
     }
 
-    /// Whether this is a connection of ours that may lie in the peer's queue: it is being made, or the peer has said nothing.
+    /// Returns whether the peer may not have accepted this outgoing connection yet: it is being made, or no OPEN has
+    /// arrived on it.
     pub fn may_be_unaccepted(&self) -> bool {
         match self.state() {
             SessionState::Connect => self.conn.is_some(),
@@ -104,7 +105,7 @@ impl PeerConnection {
         }
     }
 
-    /// The longest message that may come.
+    /// Returns the maximum message length on this connection.
     pub fn limit(&self) -> u16 {
         match &self.negotiated {
             Some(negotiated) if negotiated.peer_extended_message => rustbgpd_wire::EXTENDED_MAX_MESSAGE_LEN,
@@ -152,7 +153,7 @@ impl Peer {
         }
     }
 
-    /// The connection that carries the session, once it is up.
+    /// Returns the connection that carries the session, if it is established.
     pub fn established(&self) -> Option<(Direction, &PeerConnection)> {
         [Direction::Outgoing, Direction::Incoming].into_iter().find_map(|direction| {
             self.connection(direction).filter(|l| l.is_established()).map(|l| (direction, l))
@@ -163,13 +164,13 @@ impl Peer {
         self.established().and_then(|(_, connection)| connection.negotiated.as_ref())
     }
 
-    /// The session is up and the peer would wait for us, and we for it, after a restart.
+    /// Returns whether the session is established and both sides support graceful restart.
     pub fn restarts_gracefully(&self) -> bool {
         self.config.restart_time.is_some()
             && self.negotiated().is_some_and(|negotiated| negotiated.peer_gr_capable)
     }
 
-    /// Families that both sides speak.
+    /// Returns the negotiated families.
     pub fn families(&self) -> Vec<Family> {
         let Some(negotiated) = self.negotiated() else { return Vec::new() };
         Family::ALL
@@ -178,7 +179,7 @@ impl Peer {
             .collect()
     }
 
-    /// Our address on the session.
+    /// Returns our address on the session.
     pub fn local_address(&self) -> Option<IpAddr> {
         self.established().and_then(|(_, connection)| connection.local).map(|local| local.ip())
     }
@@ -188,7 +189,7 @@ impl Peer {
 mod tests {
     use super::Peer;
 
-    /// What a mesh costs for each node, beside the attributes and buffers it has on the heap.
+    /// Memory per node of a mesh, excluding attributes and buffers on the heap.
     #[test]
     fn peers_stay_small() {
         assert!(size_of::<Peer>() <= 2048, "{} bytes", size_of::<Peer>());

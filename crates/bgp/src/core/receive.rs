@@ -1,4 +1,4 @@
-//! What a peer's UPDATE does to our table: errors as RFC 7606 wants them, loop checks, the import filter.
+//! Applies a peer's UPDATE to the table: error handling by RFC 7606, loop checks and the import filter.
 
 use super::{Core, Direction, FamilyTable, Rib, SharedAttrs, fast_decode, origin_of};
 use crate::family::{Family, Prefix};
@@ -20,13 +20,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tracing::{debug, warn};
 
-/// From this part of a limit on there is a warning.
+/// Percentage of a limit from which a warning is logged.
 const WARN_PERCENT: u64 = 80;
 
-/// The prefixes of an UPDATE with the numbers that tell paths of one prefix apart.
+/// The prefixes of an UPDATE with their path identifiers.
 pub(super) type Entries<P> = Vec<(P, u32)>;
 
-/// What is needed of a peer to judge its routes.
+/// The properties of a peer that are needed to accept or reject its routes.
 struct ImportPolicy {
     external: bool,
     epoch: u8,
@@ -74,8 +74,8 @@ impl Core {
         }
     }
 
-    /// Takes in a message that is plainly well-formed and only announces or only withdraws IPv4 routes. False: it is
-    /// another, and nothing has been done.
+    /// Processes a plainly well-formed message that only announces or only withdraws IPv4 routes. Returns false if
+    /// the message is of another kind; nothing has been changed then.
     fn fast_update(&mut self, peer_id: PeerId, update: &UpdateMessage) -> bool {
         let Some(peer) = self.peer(peer_id) else { return false };
         let Some(negotiated) = peer.negotiated() else { return false };
@@ -105,7 +105,7 @@ impl Core {
         understood
     }
 
-    /// The message cannot be understood at all: the session ends.
+    /// Ends the session because the message cannot be parsed at all.
     fn refuse(&mut self, now: Time, peer_id: PeerId, direction: Direction, error: &DecodeError) {
         let (code, subcode, data) = error.to_notification();
         self.count_refused(peer_id);
@@ -174,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Takes routes into the table, or out of it where they may not be used.
+    /// Inserts routes into the table, or removes them if they must not be used.
     fn admit<P: Prefix>(&mut self, peer_id: PeerId, attrs: Attrs, entries: &Entries<P>, withdraw: bool)
     where
         Rib: FamilyTable<P>,
@@ -238,7 +238,8 @@ impl Core {
         }
     }
 
-    /// Whether a route has been here before, or leads to ourselves.
+    /// Returns whether the route contains a loop: it has passed through this speaker, or its next hop is our own
+    /// address.
     fn is_loop(&self, peer_id: PeerId, attrs: &Attrs) -> bool {
         let Some(peer) = self.peer(peer_id) else { return true };
         let own = |asn: &&u32| **asn == self.config.asn || **asn == peer.local_as;
@@ -258,7 +259,7 @@ impl Core {
         self.peers.iter().flatten().any(|peer| peer.config.reflect == Some(cluster))
     }
 
-    /// Ends the session of a peer that exceeds a limit; warns of one that is near it.
+    /// Ends the session of a peer that exceeds a limit; logs a warning when it comes close.
     fn check_limit(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
         let Some(peer) = self.peer_mut(peer_id) else { return };
         if std::mem::take(&mut peer.too_many_paths) {
@@ -309,7 +310,7 @@ pub(super) enum ErrorHandling {
     SessionReset(NotificationMessage),
 }
 
-/// The strongest of what RFC 7606 asks for.
+/// Returns the strongest reaction that RFC 7606 requires.
 pub(super) fn error_handling(parsed: &RevisedParsedUpdate) -> ErrorHandling {
     let update = &parsed.update;
     let body = !update.announced.is_empty();
@@ -323,7 +324,7 @@ pub(super) fn error_handling(parsed: &RevisedParsedUpdate) -> ErrorHandling {
         let (code, subcode, data) = malformed.error.to_notification();
         return ErrorHandling::SessionReset(NotificationMessage::new(code, subcode, data));
     }
-    // Internal peers may leave NEXT_HOP out by mistake; a route without one is of no use.
+    // NEXT_HOP is required from internal peers too: a route without one is unusable.
     let invalid = validate_update_attributes(&update.attributes, body || reach, body, true).err();
     if let Some(error) = &invalid
         && error.disposition == ErrorDisposition::SessionReset
@@ -348,7 +349,7 @@ fn split(entries: &[NlriEntry], v4: &mut Entries<Ipv4Prefix>, v6: &mut Entries<I
     }
 }
 
-/// The families in which the peer numbers its paths.
+/// Returns the families in which the peer sends path identifiers.
 fn add_path_receive_families(negotiated: &rustbgpd_fsm::NegotiatedSession) -> Vec<(Afi, Safi)> {
     negotiated
         .add_path_families

@@ -1,4 +1,4 @@
-//! A new configuration: sessions that differ are dealt with, the others notice nothing.
+//! Applies a new configuration. Only sessions that differ are affected.
 
 use super::Core;
 use super::peer::Peer;
@@ -11,19 +11,19 @@ use rustbgpd_wire::notification::cease_subcode;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// What a difference between two configurations of a session asks for.
+/// The actions that a difference between two configurations of a session requires.
 #[derive(Debug, PartialEq, Eq)]
 struct Needs {
-    /// A new session: what was agreed, or how the connection is made, has changed.
+    /// A new session, because negotiated values or the parameters of the connection have changed.
     session: bool,
-    /// The peer's routes again.
+    /// A route refresh from the peer.
     import: bool,
-    /// Our routes advertised again.
+    /// Advertising our routes again.
     export: bool,
 }
 
 impl Core {
-    /// Refuses a configuration that cannot work and leaves everything as it was.
+    /// Applies a new configuration. Rejects one that cannot work and then changes nothing.
     pub fn reconfigure(&mut self, now: Time, mut config: Config) -> Result<(), ConfigError> {
         config.check()?;
         let peers = std::mem::take(&mut config.peers);
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Ends whatever a peer has: connections, timers, routes.
+    /// Ends all connections, timers and routes of a peer.
     fn end(&mut self, now: Time, peer_id: PeerId, subcode: u8) {
         for direction in [super::Direction::Incoming, super::Direction::Outgoing] {
             self.cease(now, peer_id, direction, subcode);
@@ -135,7 +135,7 @@ impl Core {
 }
 
 fn needs(old: &PeerConfig, new: &PeerConfig) -> Needs {
-    // What does not need a new session is taken over before the rest is compared.
+    // Copy the fields that do not require a new session before comparing the rest.
     let mut same = old.clone();
     same.passive = new.passive;
     same.next_hop = new.next_hop;

@@ -1,4 +1,4 @@
-//! Route refresh (RFC 2918) and its enhanced form (RFC 7313), in both directions.
+//! Route refresh (RFC 2918) and enhanced route refresh (RFC 7313), in both directions.
 
 use super::{Core, Direction};
 use crate::family::Family;
@@ -7,7 +7,7 @@ use crate::timers::{Time, Timer};
 use rustbgpd_wire::{Message, RouteRefreshMessage, RouteRefreshSubtype};
 
 impl Core {
-    /// The peer asks for our routes again, or says that it begins or has finished repeating its own.
+    /// Handles a ROUTE-REFRESH message: a request for our routes, or the beginning or end of a refresh by the peer.
     pub(super) fn refresh(
         &mut self,
         now: Time,
@@ -26,7 +26,7 @@ impl Core {
         }
     }
 
-    /// Walks through the whole table for a peer again.
+    /// Advertises the whole table to a peer again.
     pub(super) fn readvertise(&mut self, peer_id: PeerId, family: Family) {
         let numbers = match family {
             Family::V4 => self.rib.v4.id_end(),
@@ -39,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Asks a peer for its routes again.
+    /// Requests a route refresh from the peer with this name.
     pub fn request_refresh(&mut self, now: Time, name: &str) {
         let peer_id = self.peers.iter().flatten().find(|peer| &*peer.name == name).map(|peer| peer.id);
         if let Some(peer_id) = peer_id {
@@ -47,8 +47,8 @@ impl Core {
         }
     }
 
-    /// Asks a peer for its routes again, because what we make of them has changed. A peer that cannot do that
-    /// is asked by a new session.
+    /// Requests a peer's routes again because the import policy has changed. The session of a peer without the route
+    /// refresh capability is restarted.
     pub(super) fn request_routes(&mut self, now: Time, peer_id: PeerId) {
         let Some(peer) = self.peer(peer_id) else { return };
         let Some(direction) = self.session_direction(peer_id) else { return };

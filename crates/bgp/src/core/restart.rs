@@ -1,4 +1,4 @@
-//! Graceful restart (RFC 4724): patience with peers that went away, and with our own beginning.
+//! Graceful restart (RFC 4724), both of peers and of this speaker.
 
 use super::{Core, Direction};
 use crate::config::Config;
@@ -8,15 +8,16 @@ use crate::timers::{Time, Timer};
 use rustbgpd_fsm::NegotiatedSession;
 use std::time::Duration;
 
-/// How long after our restart peers that do not answer are waited for. Those that do are given longer.
+/// How long after our restart we wait for peers without a session. Peers with a session have until the deadline.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Our own beginning.
+/// The state of our own start.
 #[derive(Debug)]
 pub(super) struct Restart {
-    /// We came back with our forwarding intact, and the kernel keeps its routes until we have heard what our peers know.
+    /// Set while we have restarted with our forwarding state intact; the kernel keeps its routes until our peers have
+    /// sent theirs.
     pending: Option<Pending>,
-    /// All our own routes have been announced once.
+    /// Whether all our own routes have been announced once.
     pub local_complete: bool,
     started: Time,
     restarted: bool,
@@ -26,7 +27,7 @@ pub(super) struct Restart {
 struct Pending {
     patience: Time,
     deadline: Time,
-    /// Every peer that does not itself wait for us has sent its routes.
+    /// Whether every peer that has not itself restarted has sent its routes.
     advertises: bool,
 }
 
@@ -40,17 +41,17 @@ impl Restart {
         Restart { pending, local_complete: false, started: now, restarted: restarting }
     }
 
-    /// Whether nothing is advertised yet.
+    /// Returns whether advertising is still deferred.
     pub fn defers_advertising(&self) -> bool {
         self.pending.as_ref().is_some_and(|pending| !pending.advertises)
     }
 
-    /// Whether nothing is installed yet.
+    /// Returns whether installing is still deferred.
     pub fn defers_installing(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Whether an OPEN sent now says that we restarted: for as long as a peer may have waited for us.
+    /// Returns whether an OPEN sent now sets the restart flag: as long as a peer may have been waiting for us.
     pub fn announces(&self, now: Time) -> bool {
         self.restarted
             && now < self.started + Duration::from_secs(4095)
@@ -63,10 +64,10 @@ impl Restart {
 }
 
 impl Core {
-    /// Ends the deferral: first of what we advertise, then of what the kernel gets.
+    /// Ends the deferral: first of advertising, then of installing into the kernel.
     ///
-    /// A peer that restarted too waits for our routes, so they go out without its own (RFC 4724 section 4.1). The kernel still
-    /// forwards to that peer by the routes of before: they stay until the peer has sent its own.
+    /// A peer that restarted too waits for our routes, so we advertise without its routes (RFC 4724 section 4.1). The
+    /// kernel still forwards to that peer by the old routes, which stay until the peer has sent its own.
     pub(super) fn check_restart(&mut self, now: Time) {
         let Some(pending) = &mut self.restart.pending else { return };
         let heard = |restarting_too: bool| {
@@ -85,8 +86,8 @@ impl Core {
         }
     }
 
-    /// A session ended. `keep`: what was agreed with a peer that may come back, if its routes are kept until then.
-    /// `again`: it was not the peer that restarted, so what is stale already is kept too.
+    /// Handles the end of a session. `keep` is the negotiated session of a peer whose routes are kept because it may
+    /// come back. `again` means that the peer did not restart, so routes that are already stale are kept too.
     pub(super) fn session_lost(
         &mut self,
         now: Time,
@@ -113,7 +114,7 @@ impl Core {
         }
     }
 
-    /// A session came up. Routes of before are kept only if the peer says that it still forwards by them.
+    /// Handles a new session. The old routes are kept only if the peer has set the forwarding state bit.
     pub(super) fn session_returned(&mut self, now: Time, peer_id: PeerId, negotiated: &NegotiatedSession) {
         for family in Family::ALL {
             let preserved = negotiated
@@ -128,9 +129,9 @@ impl Core {
         }
     }
 
-    /// All of the peer's routes of a family are stale until it advertises them again.
+    /// Marks all of the peer's routes of a family as stale until it advertises them again.
     pub(super) fn mark_stale(&mut self, peer_id: PeerId, family: Family) {
-        // What was stale before and never repeated goes (RFC 4724 section 4.2).
+        // Routes that were already stale and never readvertised are removed (RFC 4724 section 4.2).
         self.drop_paths(peer_id, family, true);
         self.new_epoch(peer_id, family);
     }
@@ -142,7 +143,7 @@ impl Core {
         }
     }
 
-    /// The peer sent End-of-RIB for a family.
+    /// Handles End-of-RIB from the peer for a family.
     pub(super) fn end_of_rib(&mut self, now: Time, peer_id: PeerId, family: Family) {
         if let Some(peer) = self.peer_mut(peer_id) {
             *peer.end_of_rib_received.get_mut(family) = true;
@@ -159,13 +160,13 @@ impl Core {
         }
     }
 
-    /// The direction of a peer's session.
+    /// Returns the direction of the connection that carries the peer's session.
     pub(super) fn session_direction(&self, peer_id: PeerId) -> Option<Direction> {
         self.peer(peer_id).and_then(|peer| peer.established()).map(|(direction, _)| direction)
     }
 }
 
-/// How long a peer may take to repeat its routes.
+/// Returns how long a peer may take to readvertise its routes.
 fn stale_time(config: &Config) -> Duration {
     config.restart_wait
 }

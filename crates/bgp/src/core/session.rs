@@ -1,4 +1,4 @@
-//! Drives the state machine of each connection and does what it says.
+//! Drives the state machine of each connection and executes its actions.
 
 use super::advertise::AdjRibOut;
 use super::peer::PeerConnection;
@@ -18,21 +18,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, info, warn};
 
-/// A peer that takes nothing for this long, or for twice the hold time if that is more, is given up (RFC 9687).
+/// Minimum send hold time. A peer that reads nothing for this long, or for twice the hold time if that is more, is
+/// disconnected (RFC 9687).
 const SEND_HOLD: Duration = Duration::from_secs(480);
 
-/// How soon a connection that was lost is made again.
+/// Delay before a lost connection is made again.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// How a session ends.
+/// The way in which a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// One side said why: its routes go.
+    /// One side gave a reason (NOTIFICATION or error): the peer's routes are removed.
     Said,
-    /// The connection was lost without a word: a peer that restarts gracefully does just that.
+    /// The connection was lost without a NOTIFICATION, as by a peer that restarts gracefully.
     Lost,
-    /// The peer preferred the other of two connections when we had already settled for this one; that says nothing
-    /// about routes.
+    /// The peer preferred the other of two connections after we had chosen this one; its routes are not affected.
     Collision,
 }
 
@@ -47,7 +47,7 @@ impl End {
 }
 
 impl Core {
-    /// Gives an event to the state machine of a connection and does what follows from it.
+    /// Passes an event to the state machine of a connection and executes the resulting actions.
     pub(super) fn event(&mut self, now: Time, peer_id: PeerId, direction: Direction, event: Event) {
         let end = End::of(&event);
         let Some(connection) = self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction)) else {
@@ -96,7 +96,7 @@ impl Core {
     ) {
         let Some(peer) = self.peer(peer_id) else { return };
         let wait = match timer {
-            // The state machine waits ever longer, up to five minutes; a node that comes back is wanted sooner.
+            // The state machine backs off up to five minutes; a node that comes back must be reached sooner.
             TimerType::ConnectRetry => Duration::from_secs(seconds.into()).min(peer.config.connect_retry),
             TimerType::Keepalive => match peer.config.keepalive {
                 Some(own) if u32::from(own) < seconds => Duration::from_secs(own.max(1).into()),
@@ -104,7 +104,7 @@ impl Core {
             },
             _ => Duration::from_secs(seconds.into()),
         };
-        // Nothing is dialled for a passive peer.
+        // We do not connect to a passive peer.
         if timer != TimerType::ConnectRetry || !peer.config.passive {
             self.timers.set(peer_id, named(timer, direction), now + wait);
         }
@@ -122,7 +122,7 @@ impl Core {
             Timer::Keepalive(direction) => self.event(now, peer_id, direction, Event::KeepaliveTimerExpires),
             Timer::SendHold(direction) => {
                 self.record_error(peer_id, "the peer takes nothing we send".into());
-                // A notification would not get through either.
+                // A NOTIFICATION would not get through either.
                 self.reset(now, peer_id, direction, Event::TcpConnectionFails);
             }
             Timer::Restart => {
@@ -134,10 +134,10 @@ impl Core {
         }
     }
 
-    /// Begins to connect, or to wait for a connection.
+    /// Starts to connect, or to wait for a connection.
     pub(super) fn start_peer(&mut self, now: Time, peer_id: PeerId) {
         let Some(peer) = self.peer(peer_id) else { return };
-        // An accepted connection that comes to nothing starts the rest anew.
+        // While there is an accepted connection, do not connect: if it fails, the peer is started again.
         let idle = peer.outgoing.state() == SessionState::Idle && peer.incoming.is_none();
         let blocked = peer.config.shutdown.is_some() || peer.blocked_until.is_some_and(|until| now < until);
         if !self.down && !peer.config.passive && idle && !blocked {
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// A connection attempt that got no answer at all: a peer that drops our packets does so because it is not there, or
+    /// Records the error of a connection attempt without any answer: the peer is down, or it drops our packets
     /// because of the password.
     fn note_unanswered(&mut self, peer_id: PeerId) {
         let Some(peer) = self.peer(peer_id) else { return };
@@ -161,7 +161,7 @@ impl Core {
     pub(super) fn stop_peer(&mut self, now: Time, peer_id: PeerId, how: &Shutdown) {
         for direction in [Direction::Incoming, Direction::Outgoing] {
             match how {
-                // The connection goes with the process; the routes stay where they are.
+                // Close without a NOTIFICATION, so that the peer keeps our routes.
                 Shutdown::Graceful => {
                     if let Some(connection) =
                         self.peer_mut(peer_id).and_then(|peer| peer.connection_mut(direction))
@@ -179,7 +179,7 @@ impl Core {
         self.timers.stop_all(peer_id);
     }
 
-    /// Ends a connection for a reason that is ours.
+    /// Ends a connection with a Cease NOTIFICATION.
     pub(super) fn cease(&mut self, now: Time, peer_id: PeerId, direction: Direction, subcode: u8) {
         let notification = NotificationMessage::new(NotificationCode::Cease, subcode, Bytes::new());
         let Some(connection) = self.peer(peer_id).and_then(|peer| peer.connection(direction)) else { return };
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// Forgets a connection that is not up, with its state machine.
+    /// Closes a connection that is not established and discards its state machine.
     pub(super) fn discard_connection(&mut self, now: Time, peer_id: PeerId, direction: Direction) {
         self.discard(now, peer_id, direction, End::Said);
     }
@@ -222,13 +222,13 @@ impl Core {
         }
     }
 
-    /// Ends a session as if by `event` and lets go of its connection.
+    /// Ends a session as if by `event` and closes its connection.
     pub(super) fn reset(&mut self, now: Time, peer_id: PeerId, direction: Direction, event: Event) {
         self.event(now, peer_id, direction, event);
         self.close(peer_id, direction);
     }
 
-    /// Rests before the next attempt: longer every time, but not after a connection that was just lost.
+    /// Waits before the next attempt: longer every time, except after a connection that was merely lost.
     fn start_idle_hold(&mut self, now: Time, peer_id: PeerId, direction: Direction, end: End) {
         let down = self.down;
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
@@ -287,7 +287,7 @@ impl Core {
         }
     }
 
-    /// Remembers a NOTIFICATION, unless it is the ordinary end of one of two connections.
+    /// Records a NOTIFICATION as the last error, unless it resolves a connection collision.
     pub(super) fn record_notification(
         &mut self,
         peer_id: PeerId,
@@ -313,7 +313,7 @@ impl Core {
         direction: Direction,
         negotiated: Arc<NegotiatedSession>,
     ) {
-        // Whatever the other connection was doing, this one has won.
+        // Whatever the state of the other connection, this one has won.
         self.discard_connection(now, peer_id, direction.other());
         self.timers.stop(peer_id, Timer::Idle);
         self.timers.stop(peer_id, Timer::Restart);
@@ -357,7 +357,7 @@ impl Core {
         self.check_restart(now);
     }
 
-    /// Bytes are on their way to the peer since now, or all have been taken.
+    /// Starts the send hold timer when a write to the peer begins, and stops it when all bytes have been written.
     pub fn sending(&mut self, now: Time, conn: super::ConnectionId, sending: bool) {
         let Some((peer_id, direction)) = self.conns.get(&conn).copied() else { return };
         if !sending {
@@ -369,7 +369,7 @@ impl Core {
         self.timers.set(peer_id, Timer::SendHold(direction), now + hold);
     }
 
-    /// Ends the session of a peer that exceeded a limit of routes, and leaves the peer alone for a while.
+    /// Ends the session of a peer that exceeded a route limit, and blocks the peer for a while.
     pub(super) fn limit_exceeded(
         &mut self,
         now: Time,
@@ -407,13 +407,13 @@ fn is_collision(notification: &NotificationMessage) -> bool {
         && notification.subcode == cease_subcode::CONNECTION_COLLISION_RESOLUTION
 }
 
-/// Whether the peer takes several paths to one prefix from us.
+/// Returns whether the peer accepts several paths to one prefix from us.
 fn sends_add_path(negotiated: &NegotiatedSession, family: Family) -> bool {
     let mode = negotiated.add_path_families.get(&family.wire());
     matches!(mode, Some(AddPathMode::Send | AddPathMode::Both))
 }
 
-/// Whether the peer wants to hear when it knows all.
+/// Returns whether the peer has the graceful restart capability and therefore expects End-of-RIB.
 fn knows_restart(negotiated: &NegotiatedSession) -> bool {
     let is_restart = |capability: &rustbgpd_wire::Capability| {
         matches!(capability, rustbgpd_wire::Capability::GracefulRestart { .. })
@@ -421,7 +421,7 @@ fn knows_restart(negotiated: &NegotiatedSession) -> bool {
     negotiated.peer_capabilities.iter().any(is_restart)
 }
 
-/// `Cease: Administrative Shutdown (6/2): maintenance`
+/// Formats a NOTIFICATION as `Cease: Administrative Shutdown (6/2): maintenance`.
 fn describe(notification: &NotificationMessage) -> String {
     let (code, subcode) = (notification.code, notification.subcode);
     let text = format!("{} ({}/{subcode})", description(code, subcode), code.as_u8());

@@ -1,4 +1,4 @@
-//! What people and machines ask a speaker.
+//! The status of a speaker, its peers and its routes.
 
 use super::Core;
 use super::install::BestRoute;
@@ -13,18 +13,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A snapshot.
+/// A snapshot of the speaker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// When this was asked for, as the time since the speaker's start.
+    /// The time of the request, counted from the start of the speaker.
     pub now: Time,
     pub asn: u32,
     pub router_id: Ipv4Addr,
-    /// Waiting for peers after a restart.
+    /// Whether the speaker is waiting for peers after a restart.
     pub restarting: bool,
-    /// Destinations with a route.
+    /// Number of destinations with a route.
     pub routes: PerFamily<usize>,
-    /// Different sets of attributes in memory.
+    /// Number of distinct attribute sets in memory.
     pub attributes: usize,
     pub peers: Vec<PeerStatus>,
 }
@@ -36,34 +36,34 @@ pub struct PeerStatus {
     pub remote_as: u32,
     pub external: bool,
     pub state: PeerState,
-    /// Since when the session is up, or down, as the time since the speaker's start.
+    /// Since when the session has been up or down, counted from the start of the speaker.
     pub since: Time,
     pub router_id: Option<Ipv4Addr>,
-    /// Agreed with the peer, while the session is up.
+    /// Negotiated with the peer; set while the session is up.
     pub hold_time: Option<u16>,
     pub families: Vec<Family>,
     pub prefixes_in: PerFamily<u32>,
     pub prefixes_out: PerFamily<u32>,
-    /// Routes are kept for a peer that is expected back.
+    /// Whether routes are kept for a peer that is expected to come back.
     pub waiting: bool,
-    /// Why the session is down; None while it is up.
+    /// Why the session is down; `None` while it is up.
     pub last_error: Option<String>,
-    /// The peer has announced nearly as many routes as it may.
+    /// Whether the number of routes of the peer is close to its limit.
     pub near_limit: bool,
     pub messages_in: u64,
     pub messages_out: u64,
     pub updates_in: u64,
     pub updates_out: u64,
-    /// How often the session came up.
+    /// How many times the session came up.
     pub established: u64,
-    /// UPDATEs whose routes counted as withdrawn because of their attributes.
+    /// UPDATEs whose routes were treated as withdrawn because of malformed attributes.
     pub malformed: u64,
-    /// Messages that could not be understood and ended the session.
+    /// Messages that could not be parsed and ended the session.
     pub refused: u64,
 }
 
 impl PeerStatus {
-    /// A session that has never been up, with a peer of which nothing is known yet.
+    /// Returns the status of a session that has never been up, with no information about the peer.
     pub fn down(name: &str, since: Time) -> PeerStatus {
         PeerStatus {
             name: name.into(),
@@ -105,13 +105,13 @@ pub enum PeerState {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteStatus {
     pub prefix: IpNet,
-    /// None: originated here.
+    /// `None` if the route originates here.
     pub peer: Option<Arc<str>>,
     pub best: bool,
-    /// Traffic may take this path.
+    /// Whether traffic may take this path.
     pub used: bool,
     pub stale: bool,
-    /// Its next hop can be reached, as far as is known.
+    /// Whether the next hop is reachable, as far as is known.
     pub reachable: bool,
     pub attrs: Arc<Attrs>,
 }
@@ -170,12 +170,12 @@ impl Core {
         }
     }
 
-    /// All paths to all prefixes of a family.
+    /// Returns all paths to all prefixes of a family.
     pub fn routes(&self, family: Family) -> Vec<RouteStatus> {
         self.some_routes(family, 0..u32::MAX).routes
     }
 
-    /// All paths to the destinations with these numbers.
+    /// Returns all paths to the destinations with these numbers.
     pub fn some_routes(&self, family: Family, range: Range<u32>) -> RoutesPart {
         match family {
             Family::V4 => self.paths(&self.rib.v4, range),
@@ -183,7 +183,7 @@ impl Core {
         }
     }
 
-    /// All best routes of a family.
+    /// Returns all best routes of a family.
     pub fn best_routes(&self, family: Family) -> Vec<BestRoute> {
         match family {
             Family::V4 => self.rib.v4.iter().filter_map(|d| self.best_route(d)).collect(),
@@ -216,7 +216,7 @@ impl Core {
     }
 }
 
-/// Some of the routes, and where the rest begins.
+/// A part of the routes, and the number at which the rest begins.
 #[derive(Debug)]
 pub struct RoutesPart {
     pub routes: Vec<RouteStatus>,

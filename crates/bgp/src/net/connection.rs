@@ -1,4 +1,4 @@
-//! One TCP connection: a task that reads and a task that writes, so that neither waits for the other.
+//! One TCP connection: a reading task and a writing task, so that neither blocks the other.
 
 use crate::core::ConnectionId;
 use bytes::{Buf, Bytes, BytesMut};
@@ -13,19 +13,19 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// How much is read at once.
+/// Size of the read buffer.
 const READ: usize = 64 * 1024;
-/// How long a last message may take.
+/// Timeout for writing the last message.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the tasks of all connections tell the one that owns the core.
+/// Messages from the connection tasks to the task that owns the core.
 pub enum Input {
     Connected(ConnectionId, TcpStream, SocketAddr),
-    /// It was not made, as asked for.
+    /// The connection was not made because the core abandoned the attempt.
     GivenUp(ConnectionId),
     Accepted(TcpStream, SocketAddr, SocketAddr),
     Received(ConnectionId, Bytes),
-    /// What was given to write has been written.
+    /// The last bytes passed to the writer have been written.
     Written(ConnectionId),
     Closed(ConnectionId, String),
 }
@@ -35,23 +35,23 @@ enum Output {
     Last(Bytes),
 }
 
-/// How many reads of one connection may wait to be worked on: one in hand and one to follow it. A peer that sends faster
-/// than we work is slowed down by TCP, and takes no room from the others.
+/// Number of reads of one connection that may wait for processing: one in progress and one to follow. A peer that
+/// sends faster than we process is slowed down by TCP and takes no capacity from other peers.
 const READS_WAITING: usize = 2;
-/// The write in progress and the last one: more is never given, so nothing overflows.
+/// The write in progress and the last one. No more are ever queued, so the channel cannot overflow.
 const WRITES_WAITING: usize = 2;
 
-/// The owner's hold on a connection. Dropping it cuts the connection.
+/// Handle of a connection. Dropping it closes the connection.
 pub struct Connection {
     outputs: mpsc::Sender<Output>,
     reads: Arc<Semaphore>,
     reader: AbortHandle,
     writer: Option<JoinHandle<()>>,
-    /// Bytes have been given to write and are not yet written.
+    /// Whether bytes were passed to the writer and are not yet written.
     pub busy: bool,
-    /// The core has not finished with what it was given.
+    /// Whether the core has not finished processing the bytes it received.
     pub unfinished: bool,
-    /// Reads that came meanwhile.
+    /// Reads that arrived while the core was still processing.
     pub waiting: VecDeque<Bytes>,
 }
 
@@ -66,19 +66,19 @@ impl Connection {
         Connection { outputs, reads, reader, writer, busy: false, unfinished: false, waiting }
     }
 
-    /// Gives bytes to write. At most one such write is in progress at any time.
+    /// Passes bytes to the writer. At most one such write is in progress at any time.
     pub fn write(&mut self, bytes: Bytes) {
         self.busy = self.outputs.try_send(Output::Bytes(bytes)).is_ok();
     }
 
-    /// What was read is worked on: the reader may go on.
+    /// Allows the reader to continue, because a read has been processed.
     pub fn read_done(&self) {
         self.reads.add_permits(1);
     }
 
-    /// Writes the last bytes, then closes. What comes back ends when that is done.
+    /// Writes the last bytes, then closes the connection. The returned task ends when that is done.
     pub fn close(mut self, last: Bytes) -> JoinHandle<()> {
-        // A writer that is gone has closed already.
+        // If the writer has ended, the connection is closed already.
         let _ = self.outputs.try_send(Output::Last(last));
         self.writer.take().unwrap_or_else(|| tokio::spawn(async {}))
     }
@@ -114,7 +114,7 @@ async fn reader(
     let _ = inputs.send(Input::Closed(conn, reason)).await;
 }
 
-/// Memory is taken only once there is something to read: idle sessions have none.
+/// Allocates the buffer only when there is something to read, so that idle sessions hold none.
 async fn read(stream: &OwnedReadHalf) -> io::Result<Option<Bytes>> {
     loop {
         stream.readable().await?;
@@ -152,7 +152,7 @@ async fn writer(
             }
         }
         if let Some(mut last) = last {
-            // A peer that does not read is not waited for.
+            // A peer that does not read must not delay us.
             let _ = tokio::time::timeout(LAST_WRITE_TIMEOUT, async {
                 stream.write_all_buf(&mut bytes).await?;
                 stream.write_all_buf(&mut last).await?;

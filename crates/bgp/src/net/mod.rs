@@ -1,4 +1,4 @@
-//! The network: sockets, their options, connections.
+//! The network layer: sockets, socket options and connections.
 
 pub mod connection;
 mod options;

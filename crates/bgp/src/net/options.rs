@@ -1,4 +1,4 @@
-//! Socket options that the usual libraries lack: TCP MD5 signatures and the minimum TTL that is accepted.
+//! Socket options that nix and socket2 lack: TCP MD5 signatures and the minimum accepted TTL.
 //!
 //! `setsockopt_impl!` is nix's own way to add an option; the value types here have the kernel's layout.
 
@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Signature {
-    /// `struct sockaddr_storage`: the peer.
+    /// `struct sockaddr_storage` with the address of the peer.
     address: [u8; 128],
     flags: u8,
     prefix_length: u8,
@@ -31,14 +31,15 @@ setsockopt_impl!(TcpMd5, libc::IPPROTO_TCP, libc::TCP_MD5SIG, Signature, SetStru
 struct MinTtl;
 setsockopt_impl!(MinTtl, libc::IPPROTO_IP, libc::IP_MINTTL, libc::c_int, SetStruct<'_, libc::c_int>);
 
-/// IPV6_MINHOPCOUNT, which libc does not name.
+/// IPV6_MINHOPCOUNT, which libc does not define.
 const IPV6_MINHOPCOUNT: libc::c_int = 73;
 
 #[derive(Clone)]
 struct MinHopCount;
 setsockopt_impl!(MinHopCount, libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, libc::c_int, SetStruct<'_, libc::c_int>);
 
-/// Signs what goes to a peer and refuses what comes from it unsigned. No password removes the key.
+/// Sets the TCP MD5 key: segments to the peer are signed, and unsigned ones from it are dropped. `None` removes the
+/// key.
 pub fn set_password(socket: &impl AsFd, peer: IpAddr, password: Option<&str>) -> io::Result<()> {
     let password = password.unwrap_or_default().as_bytes();
     let mut signature = Signature {
@@ -71,7 +72,7 @@ pub fn set_password(socket: &impl AsFd, peer: IpAddr, password: Option<&str>) ->
     }
 }
 
-/// Accepts only packets of at most so many hops (RFC 5082).
+/// Accepts only packets that travelled at most `hops` hops (RFC 5082).
 pub fn set_min_ttl(socket: &impl AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
     let minimum = 256 - libc::c_int::from(hops.max(1));
     match peer {

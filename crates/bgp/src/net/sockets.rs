@@ -1,4 +1,4 @@
-//! Sockets in the speaker's network namespace: to listen with and to dial with.
+//! Listening and connecting sockets in the network namespace of the speaker.
 
 use super::options::{set_min_ttl, set_password};
 use crate::config::Config;
@@ -11,22 +11,23 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
-/// Makes one socket; to be called where the socket shall live.
+/// Creates one socket. Must be called in the namespace in which the socket is to live.
 pub type Make = Box<dyn FnOnce() -> io::Result<Socket> + Send>;
 
-/// Where sockets are made.
+/// Creates sockets in a network namespace.
 #[derive(Clone)]
 pub struct Sockets {
     enter: Arc<dyn Fn(Make) -> io::Result<Socket> + Send + Sync>,
 }
 
 impl Sockets {
-    /// In the namespace of the process.
+    /// Creates sockets in the namespace of the process.
     pub fn here() -> Sockets {
         Sockets::inside(|make| make())
     }
 
-    /// Wherever `enter` runs what it is given. A socket stays in the namespace it was made in.
+    /// Creates sockets in the namespace in which `enter` calls its argument. A socket stays in the namespace in which
+    /// it was created.
     pub fn inside(enter: impl Fn(Make) -> io::Result<Socket> + Send + Sync + 'static) -> Sockets {
         Sockets { enter: Arc::new(enter) }
     }
@@ -52,11 +53,11 @@ impl Sockets {
         TcpListener::from_std(socket.into())
     }
 
-    /// Makes a connection. None: it was given up, and the peer's host had not answered.
+    /// Makes a connection. Returns `None` if the attempt was abandoned before the host of the peer had answered.
     pub async fn dial(&self, dial: &Dial, give_up: oneshot::Receiver<()>) -> io::Result<Option<TcpStream>> {
         let socket = self.stream(dial.to.ip()).await?;
         if let Some(from) = dial.from {
-            // Without a port of its own, an address used by a connection to another peer can be used again.
+            // With port 0, several connections to different peers can use the same source address.
             socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
         }
         if dial.password.is_some() {
@@ -74,7 +75,7 @@ impl Sockets {
                 if observed.peer_addr().is_err() {
                     return Ok(None);
                 }
-                // It was answered: the peer's host has a connection, and will tell the peer.
+                // The handshake is complete: the host of the peer has a connection and will deliver it to the peer.
                 connect.await?
             }
         };
@@ -83,7 +84,7 @@ impl Sockets {
     }
 }
 
-/// Gives a listening socket the passwords of the peers, and takes away those of `before` that are no more.
+/// Sets the passwords of all peers on a listening socket and removes those of `before` that are no longer configured.
 pub fn set_listener_passwords(
     socket: &impl std::os::fd::AsFd,
     address: SocketAddr,
@@ -105,14 +106,14 @@ pub fn set_listener_passwords(
             set_password(socket, *peer, Some(password))?;
         }
     }
-    // The answer to a peer's first packet must come from as near as everything after it.
+    // The SYN-ACK must be sent with TTL 255 like everything after it.
     if config.peers.values().any(|peer| peer.ttl_security.is_some()) {
         set_ttl(socket, address.ip())?;
     }
     Ok(())
 }
 
-/// Sends with the largest TTL and accepts only what was sent so.
+/// Sends with TTL 255 and accepts only packets that were sent with it from at most `hops` hops away (RFC 5082).
 pub fn set_ttl_security(socket: &impl std::os::fd::AsFd, peer: IpAddr, hops: u8) -> io::Result<()> {
     set_ttl(socket, peer)?;
     set_min_ttl(socket, peer, hops)

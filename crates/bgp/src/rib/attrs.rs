@@ -1,4 +1,4 @@
-//! What is known of a route beside its prefix, kept once for all routes that share it.
+//! Path attributes, stored once for all routes that share them.
 
 use crate::filter::Community;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -7,21 +7,21 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// LOCAL_PREF of a route that came without one.
+/// LOCAL_PREF of a route that was received without one.
 pub const DEFAULT_LOCAL_PREF: u32 = 100;
 
-/// The attributes of a path, independent of how they stand in a message.
+/// The attributes of a path, independent of their wire format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attrs {
-    /// Which kind of route wins before anything else is compared: 200 for our own routes and 100 for learnt
-    /// ones unless a filter says otherwise. Never sent.
+    /// Preference that is compared before everything else: 200 for our own routes and 100 for learnt ones, unless a
+    /// filter changes it. Never sent.
     pub preference: u16,
     pub origin: Origin,
-    /// The AS numbers, nearest first. Sets are not accepted (RFC 9774), so a path is one sequence.
+    /// The AS numbers, nearest first. AS sets are rejected (RFC 9774), so a path is one sequence.
     pub as_path: Box<[u32]>,
-    /// None: this speaker itself.
+    /// `None` means this speaker itself.
     pub next_hop: Option<IpAddr>,
-    /// The link-local address that goes with a global IPv6 next hop.
+    /// The link-local address that accompanies a global IPv6 next hop.
     pub link_local: Option<Ipv6Addr>,
     pub med: Option<u32>,
     pub local_pref: Option<u32>,
@@ -32,11 +32,11 @@ pub struct Attrs {
     pub large_communities: Box<[LargeCommunity]>,
     pub originator: Option<Ipv4Addr>,
     pub cluster_list: Box<[Ipv4Addr]>,
-    /// Transitive attributes we do not understand and pass on.
+    /// Transitive attributes that we do not interpret but pass on.
     pub others: Box<[RawAttribute]>,
-    /// The device a route of our own leads to, for filters. Never sent.
+    /// The device of a route that originates here, for filters. Never sent.
     pub device: Option<Arc<str>>,
-    /// The route of a service that originates here, for filters. Never sent.
+    /// Whether this is the route of a service that originates here, for filters. Never sent.
     pub service: bool,
 }
 
@@ -44,7 +44,7 @@ impl Attrs {
     pub const LEARNT: u16 = 100;
     pub const LOCAL: u16 = 200;
 
-    /// The attributes of a route of our own.
+    /// Returns the attributes of a route that originates here.
     pub fn local() -> Attrs {
         Attrs { preference: Attrs::LOCAL, ..Attrs::default() }
     }
@@ -103,7 +103,7 @@ impl Default for Attrs {
     }
 }
 
-/// Hands out one shared copy for equal attributes. What nobody uses any more goes when the pool has doubled.
+/// Returns one shared copy for equal attributes. Unused attributes are removed when the pool has doubled in size.
 #[derive(Debug, Default)]
 pub struct Interner {
     pool: HashTable<Arc<Attrs>>,
@@ -133,7 +133,7 @@ impl Interner {
         self.sweep_at = self.pool.len() * 2;
     }
 
-    /// How many different attributes are in memory.
+    /// Returns the number of distinct attribute sets in memory.
     pub fn size(&self) -> usize {
         self.pool.len()
     }

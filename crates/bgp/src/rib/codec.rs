@@ -1,4 +1,4 @@
-//! Attributes as they stand in messages, to and from [`Attrs`].
+//! Converts path attributes between their wire format and [`Attrs`].
 
 use super::attrs::Attrs;
 use bytes::Bytes;
@@ -11,17 +11,17 @@ use std::net::IpAddr;
 const OPTIONAL_TRANSITIVE: u8 = 0xc0;
 const ONLY_TO_CUSTOMER: u8 = 35;
 
-/// The attributes of an UPDATE, taken apart.
+/// The decoded attributes of an UPDATE.
 #[derive(Debug, Default)]
 pub struct Decoded {
     pub attrs: Attrs,
-    /// NEXT_HOP, which holds for the prefixes in the body of the message.
+    /// NEXT_HOP, which applies to the prefixes in the body of the message.
     pub next_hop: Option<IpAddr>,
     pub reach: Option<Box<MpReachNlri>>,
     pub unreach: Option<Box<MpUnreachNlri>>,
 }
 
-/// `external` drops what may only come from inside the AS.
+/// Decodes attributes. `external` drops the ones that are valid only from inside the AS.
 pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
     let mut decoded = Decoded::default();
     let attrs = &mut decoded.attrs;
@@ -49,11 +49,11 @@ pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
             PathAttribute::ClusterList(list) if !external => attrs.cluster_list = list.into(),
             PathAttribute::MpReachNlri(reach) => decoded.reach = Some(reach),
             PathAttribute::MpUnreachNlri(unreach) => decoded.unreach = Some(unreach),
-            // The data is a part of what was read from the network; a copy does not keep the rest in memory.
+            // The data is a slice of the read buffer; a copy does not keep the whole buffer in memory.
             PathAttribute::Unknown(raw) => {
                 others.push(RawAttribute { data: Bytes::copy_from_slice(&raw.data), ..raw });
             }
-            // RFC 9234: not ours to judge, but to keep.
+            // RFC 9234: we do not evaluate the attribute, but must preserve it.
             PathAttribute::OnlyToCustomer(asn) | PathAttribute::OnlyToCustomerPartial(asn) => {
                 let data = Bytes::copy_from_slice(&asn.to_be_bytes());
                 others.push(RawAttribute { flags: OPTIONAL_TRANSITIVE, type_code: ONLY_TO_CUSTOMER, data });
@@ -65,7 +65,7 @@ pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> Decoded {
     decoded
 }
 
-/// The attributes that go with any prefix: all but the next hop of other families than IPv4.
+/// Encodes the attributes that are independent of the prefix: all except the next hop of families other than IPv4.
 pub fn encode(attrs: &Attrs, four_octet_as: bool, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let mut list = Vec::with_capacity(12);
     list.push(PathAttribute::Origin(attrs.origin));

@@ -1,5 +1,5 @@
-//! The choice among the paths to one prefix (RFC 4271 section 9.1.2.2, RFC 4456 section 9): the same for any order
-//! in which the paths arrived.
+//! The decision process among the paths to one prefix (RFC 4271 section 9.1.2.2, RFC 4456 section 9). The result does
+//! not depend on the order in which the paths arrived.
 
 use super::attrs::Attrs;
 use super::table::Path;
@@ -7,7 +7,7 @@ use crate::id::PeerId;
 use std::cmp::Ordering;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What is known of where a path came from.
+/// The properties of the source of a path that the decision process compares.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     pub external: bool,
@@ -23,14 +23,14 @@ impl Origin {
     };
 }
 
-/// Puts the best path first and, right behind it, those as good as it up to the tie-break: the ones traffic may be
-/// shared with. Returns how many those are, the best included.
+/// Puts the best path first, followed by the paths that are equal to it up to the tie-break and may share its traffic
+/// (multipath). Returns the number of these paths, including the best.
 pub fn sort_paths(paths: &mut [Path], origin: impl Fn(PeerId) -> Origin) -> usize {
     if paths.len() < 2 {
         return paths.len();
     }
-    // MED compares only paths of one neighbouring AS, so a plain ordering of all would depend on their order.
-    // Strike those with a worse MED first, then order the rest.
+    // MED is comparable only between paths of the same neighbouring AS, so a plain sort of all paths would depend on
+    // their order. Remove the paths with a worse MED first, then sort the rest.
     paths
         .sort_by(|a, b| compare_before_med(a, b).then_with(|| neighbour(&a.attrs).cmp(&neighbour(&b.attrs))));
     let equal = equals(paths, |a, b| compare_before_med(a, b) == Ordering::Equal);
@@ -44,17 +44,17 @@ pub fn sort_paths(paths: &mut [Path], origin: impl Fn(PeerId) -> Origin) -> usiz
     equals(contest, |a, b| origin(a.peer).external == origin(b.peer).external)
 }
 
-/// Where a new path belongs among the paths of a destination.
+/// The position of a new path among the paths of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// At this position among those traffic may be shared with.
+    /// At this position among the multipath candidates.
     Equal(usize),
-    /// Behind them: it changes nothing.
+    /// Behind the multipath candidates: it changes nothing.
     Worse,
 }
 
-/// The rank of a new path, found with few comparisons. `equal` are the paths traffic may be shared with, as
-/// [`sort_paths`] left them. None: it may displace others, so all must be sorted again.
+/// Returns the rank of a new path, found with few comparisons. `equal` are the multipath candidates as ordered by
+/// [`sort_paths`]. Returns `None` if the path may displace others, so that all must be sorted again.
 pub fn rank(equal: &[Path], new: &Path, origin: impl Fn(PeerId) -> Origin) -> Option<Rank> {
     let best = equal.first()?;
     match compare_before_med(new, best) {
@@ -81,7 +81,8 @@ fn med(path: &Path) -> u32 {
     path.attrs.med.unwrap_or(0)
 }
 
-/// What makes a path better before MED: all but the last compare larger as better.
+/// Compares the criteria before MED: larger preference and LOCAL_PREF, then shorter AS_PATH and lower origin, are
+/// better.
 fn compare_before_med(a: &Path, b: &Path) -> Ordering {
     let (a, b) = (&a.attrs, &b.attrs);
     (b.preference.cmp(&a.preference))
@@ -99,13 +100,13 @@ fn tie_break(a: &Path, from_a: &Origin, b: &Path, from_b: &Origin) -> Ordering {
         .then_with(|| a.path_id.cmp(&b.path_id))
 }
 
-/// The AS a path was learnt from; none for a path inside our own AS.
+/// Returns the AS from which a path was learnt; `None` for a path inside our own AS.
 fn neighbour(attrs: &Attrs) -> Option<u32> {
     attrs.as_path.first().copied()
 }
 
-/// Moves the paths with the lowest MED of each neighbouring AS to the front and returns their number.
-/// The paths come grouped by neighbouring AS.
+/// Moves the paths with the lowest MED of each neighbouring AS to the front and returns their number. The paths must
+/// be grouped by neighbouring AS.
 fn keep_lowest_med(paths: &mut [Path]) -> usize {
     let mut kept = 0;
     let mut start = 0;

@@ -1,40 +1,40 @@
-//! Which destinations changed, in the order of their latest change, for any number of readers at any distance.
+//! Records which destinations changed, in the order of their latest change, for any number of independent readers.
 //!
-//! Every reader keeps only a position. A destination that changed again counts at its new position alone, so
-//! however slow the slowest reader, the journal stays within twice the number of destinations.
+//! A reader keeps only a position. A destination that changes again counts only at its new position, so the journal
+//! stays within about twice the number of destinations however slow a reader is.
 
 use crate::id::DestinationId;
 use std::collections::VecDeque;
 
-/// Room that is kept however little is in it.
+/// Capacity that is never released.
 const SPARE: usize = 4096;
 
-/// A place in a journal: everything before it has been read.
+/// A position in a journal: every entry before it has been read.
 pub type Position = u64;
 
 #[derive(Debug)]
 pub struct Journal {
-    /// Positions ascend.
+    /// Sorted by position.
     entries: VecDeque<(Position, DestinationId)>,
     next: Position,
-    /// Everything before has been read by all.
+    /// Every entry before this position has been read by all readers.
     done: Position,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        // A mark of 0 says "never recorded".
+        // A mark of 0 means "never recorded".
         Journal { entries: VecDeque::new(), next: 1, done: 1 }
     }
 }
 
 impl Journal {
-    /// Where a reader begins that wants only what is still to come.
+    /// Returns the position of a reader that needs only future changes.
     pub fn end(&self) -> Position {
         self.next
     }
 
-    /// Notes a change and returns the mark to keep with the destination.
+    /// Records a change and returns the mark to store with the destination.
     pub fn record(&mut self, id: DestinationId) -> Position {
         let position = self.next;
         self.next += 1;
@@ -42,7 +42,7 @@ impl Journal {
         position
     }
 
-    /// Whether a change with this mark may still be unread by somebody.
+    /// Returns whether some reader may not have read the change with this mark.
     pub fn holds(&self, mark: Position) -> bool {
         mark >= self.done
     }
@@ -69,7 +69,8 @@ impl Journal {
         *from = self.next;
     }
 
-    /// Forgets what every reader has read; tells the destinations whose latest change that was.
+    /// Removes the entries that every reader has read, and calls `read` for each destination whose latest change was
+    /// among them.
     pub fn trim(
         &mut self,
         slowest: Position,
@@ -86,13 +87,13 @@ impl Journal {
                 read(id);
             }
         }
-        // A burst must not hold memory for ever.
+        // Release the memory of a burst.
         if self.entries.capacity() > SPARE && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to((self.entries.len() * 2).max(SPARE));
         }
     }
 
-    /// Drops entries that a later one has replaced, once they are the larger part.
+    /// Removes the entries that a later one has replaced, once they are in the majority.
     pub fn compact(&mut self, destinations: usize, mark: impl Fn(DestinationId) -> Position) {
         if self.entries.len() > 2 * destinations + 1024 {
             self.entries.retain(|(position, id)| mark(*id) == *position);

@@ -1,4 +1,4 @@
-//! The routing tables: what peers advertised and what we originate, and which of it is best.
+//! The routing tables: the routes that peers advertised and that we originate, and the decision which are best.
 
 pub mod attrs;
 pub(crate) mod codec;

@@ -1,7 +1,7 @@
-//! The routes of one family: every path to every prefix (the Adj-RIBs-In), the best first (the Loc-RIB).
+//! The routes of one family: every path to every prefix (the Adj-RIBs-In), the best path first (the Loc-RIB).
 //!
-//! A destination has a number for as long as a peer may still have the prefix, so that an Adj-RIB-Out needs one bit for
-//! each.
+//! A destination keeps its number as long as a peer may still have the prefix, so that an Adj-RIB-Out needs one bit
+//! per destination.
 
 use super::attrs::Attrs;
 use super::decide::{Origin, Rank, rank, sort_paths};
@@ -16,10 +16,10 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How many paths can be passed over, looking for one, at the cost of comparing one.
+/// Number of paths that can be skipped in a search at the cost of comparing one.
 const SCANNED_PER_UNIT: u64 = 16;
 
-/// The part of a hash that says where the index begins to look.
+/// The bits of a hash that determine the position in the index at which a lookup starts.
 const PLACE: u32 = (1 << 25) - 1;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Path {
     /// Distinguishes the paths of one peer (RFC 7911); 0 if it sends only one.
     pub path_id: u32,
     pub peer: PeerId,
-    /// The peer's epoch when it last said so. Paths of an older epoch are stale.
+    /// The epoch of the peer when it last advertised the path. Paths of an older epoch are stale.
     pub epoch: u8,
 }
 
@@ -37,8 +37,8 @@ impl Path {
         self.peer == peer && self.path_id == path_id
     }
 
-    /// Tells a path from every other there is at the same time. Attributes are shared, so their address stands for
-    /// them.
+    /// Returns a key that is unique among all paths that exist at the same time. Attributes are interned, so their
+    /// address identifies them.
     fn identity(&self) -> (usize, PeerId, u32) {
         (Arc::as_ptr(&self.attrs) as usize, self.peer, self.path_id)
     }
@@ -48,16 +48,17 @@ impl Path {
 pub struct Destination<P> {
     pub prefix: P,
     paths: SmallVec<[Path; 1]>,
-    /// How many of the first paths traffic may be shared among.
+    /// Number of leading paths that may share traffic (multipath).
     equal: u16,
-    /// The change noted at `advertised` left the best path as it was, and those before it have been read.
+    /// Whether the change recorded at `advertised` left the best path unchanged, and all changes before it have been
+    /// read.
     best_unchanged: bool,
     advertised: Position,
     installed: Position,
 }
 
 impl<P> Destination<P> {
-    /// None also if no path can be used.
+    /// Returns the best path, or `None` if no path is usable.
     pub fn best(&self) -> Option<&Path> {
         self.multipath().first()
     }
@@ -80,17 +81,17 @@ pub struct Table<P> {
     occupied: usize,
     /// Changes of best paths, read by the Adj-RIBs-Out.
     pub advertise: Journal,
-    /// Changes of the paths traffic takes, read by whoever installs them.
+    /// Changes of the paths that traffic takes, read by the code that installs them.
     pub install: Journal,
-    /// Some session advertises all paths, not the best alone.
+    /// Whether some session advertises all paths instead of only the best.
     track_all_paths: bool,
-    /// Next hops that cannot be reached: no path with one of them is used.
+    /// Unreachable next hops. Paths with one of them are not used.
     unreachable: HashSet<IpAddr>,
-    /// Work done so far, in paths looked at.
+    /// Work done so far, counted in paths examined.
     work: u64,
 }
 
-/// Where a destination is, with its hash: to grow, the index need not look at the destinations.
+/// An index entry with the hash of its prefix, so that the index can grow without reading the destinations.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     hash: u32,
@@ -103,13 +104,14 @@ impl Slot {
     }
 }
 
-/// The index looks at both ends of a hash.
+/// Duplicates the hash into both halves, because the index uses the low and the high bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
-/// Eight prefixes that differ only in their last three bits share the lower end, which says where the index begins to
-/// look: prefixes come in order as a rule, and memory that was just used is near. The upper end tells them apart.
+/// Hashes a prefix. Eight prefixes that differ only in their last three bits share the low bits, which determine
+/// where a lookup starts: prefixes usually arrive in order, so neighbours are likely in the CPU cache. The high bits
+/// distinguish them.
 fn hash<P: Prefix>(hasher: &DefaultHashBuilder, prefix: P) -> u32 {
     let bits = prefix.bits();
     let hash = hasher.hash_one((bits >> 3, prefix.length()));
@@ -134,14 +136,14 @@ impl<P> Default for Table<P> {
     }
 }
 
-/// What an insertion or removal did to the number of a peer's paths.
+/// The effect of an insertion or removal on the number of a peer's paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Added,
     Replaced,
     Unchanged,
     Removed,
-    /// The peer has as many paths to the prefix as it may have; nothing was done.
+    /// The peer has reached its limit of paths to the prefix; nothing was changed.
     TooManyPaths,
 }
 
@@ -154,7 +156,7 @@ impl<P: Prefix> Table<P> {
         self.lookup(prefix).and_then(|id| self.get(id))
     }
 
-    /// One more than the largest number in use.
+    /// Returns one more than the largest number ever in use.
     pub fn id_end(&self) -> u32 {
         self.destinations.len() as u32
     }
@@ -163,12 +165,12 @@ impl<P: Prefix> Table<P> {
         (0..self.id_end()).map(DestinationId)
     }
 
-    /// Destinations with at least one path.
+    /// Returns the number of destinations with at least one usable path.
     pub fn len(&self) -> usize {
         self.occupied
     }
 
-    /// Numbers that somebody may still ask for.
+    /// Returns the number of destinations that a reader may still look up.
     #[cfg(test)]
     pub fn in_use(&self) -> usize {
         self.index.len()
@@ -184,7 +186,7 @@ impl<P: Prefix> Table<P> {
         self.index.find(spread(hash), is).map(|slot| slot.id)
     }
 
-    /// The number of a prefix, given now if it has none.
+    /// Returns the number of a prefix, and assigns one if it has none.
     fn id_of(&mut self, prefix: P) -> DestinationId {
         let hash = hash(&self.hasher, prefix);
         let destinations = &mut self.destinations;
@@ -212,17 +214,17 @@ impl<P: Prefix> Table<P> {
         id
     }
 
-    /// How much work insertions and removals have been so far.
+    /// Returns the work that insertions and removals have cost so far.
     pub fn work(&self) -> u64 {
         self.work
     }
 
-    /// A peer may have `limit` paths to one prefix.
+    /// Inserts or replaces a path. A peer may have at most `limit` paths to one prefix.
     pub fn insert(&mut self, prefix: P, path: Path, limit: u16, origin: impl Fn(PeerId) -> Origin) -> Effect {
         let id = self.id_of(prefix);
         let usable = self.is_reachable(&path);
         let Some(destination) = self.destinations.get_mut(id.index()) else { return Effect::Unchanged };
-        // The most frequent case while a table is received.
+        // The most frequent case while a full table is received.
         if destination.paths.is_empty() && usable {
             destination.paths.push(path);
             destination.equal = 1;
@@ -268,7 +270,7 @@ impl<P: Prefix> Table<P> {
         if added { Effect::Added } else { Effect::Replaced }
     }
 
-    /// Adds a path of which it is known where it belongs.
+    /// Adds a path at a known rank.
     fn place(&mut self, id: DestinationId, path: Path, rank: Rank) {
         let Some(destination) = self.destinations.get_mut(id.index()) else { return };
         let same_best = rank != Rank::Equal(0);
@@ -303,7 +305,7 @@ impl<P: Prefix> Table<P> {
         Effect::Removed
     }
 
-    /// Removes the paths of a peer, or only those of other epochs than `keep`. Returns their number.
+    /// Removes the paths of a peer, or only those of epochs other than `keep`. Returns their number.
     pub fn remove_peer(
         &mut self,
         peer: PeerId,
@@ -322,7 +324,7 @@ impl<P: Prefix> Table<P> {
         removed
     }
 
-    /// Changes the paths to a destination, decides again and notes what is different for others.
+    /// Changes the paths to a destination, runs the decision process and records the changes for the readers.
     fn change(
         &mut self,
         id: DestinationId,
@@ -330,7 +332,8 @@ impl<P: Prefix> Table<P> {
         work: impl FnOnce(&mut SmallVec<[Path; 1]>),
     ) {
         let Some(destination) = self.destinations.get_mut(id.index()) else { return };
-        // What comes in is there before what goes is given up, so no address stands for two.
+        // `work` inserts the new path before it drops the old one, so that an `Arc` address is never reused within
+        // one comparison.
         let filled = !destination.paths.is_empty();
         self.work += 1 + destination.paths.len() as u64;
         let before: SmallVec<[_; 2]> = destination.multipath().iter().map(Path::identity).collect();
@@ -346,7 +349,8 @@ impl<P: Prefix> Table<P> {
             (false, true) => self.occupied -= 1,
             _ => {}
         }
-        // The last path of a destination goes: also if it was never used, its number is freed through the journals.
+        // The last path of a destination was removed. Its number is freed through the journals, even if no path was
+        // ever used.
         let emptied = filled && destination.paths.is_empty();
         if !same_best || emptied || self.track_all_paths {
             let unread = !destination.best_unchanged && self.advertise.holds(destination.advertised);
@@ -358,14 +362,14 @@ impl<P: Prefix> Table<P> {
         }
     }
 
-    /// Where the reader of a new session begins in the journal, and how many destinations it has to walk through
-    /// first. `add_path`: it advertises all paths, so every change concerns it.
+    /// Returns the journal position at which the reader of a new session starts, and how many destinations it must
+    /// walk first. `add_path` means that it advertises all paths, so that every change matters to it.
     pub fn start_reader(&mut self, add_path: bool) -> (Position, u32) {
         self.track_all_paths |= add_path;
         (self.advertise.end(), self.id_end())
     }
 
-    /// No session advertises more than the best path any more.
+    /// Stops tracking changes beyond the best path, because no session advertises more than that.
     pub fn track_best_only(&mut self) {
         self.track_all_paths = false;
     }
@@ -374,7 +378,7 @@ impl<P: Prefix> Table<P> {
         path.attrs.next_hop.is_none_or(|hop| !self.unreachable.contains(&hop))
     }
 
-    /// From now on these next hops, and no others, cannot be reached. Decides again where that makes a difference.
+    /// Replaces the set of unreachable next hops and runs the decision process for the destinations it affects.
     pub fn set_unreachable(&mut self, next_hops: HashSet<IpAddr>, origin: impl Fn(PeerId) -> Origin) {
         let before = std::mem::replace(&mut self.unreachable, next_hops);
         let changed: HashSet<IpAddr> = before.symmetric_difference(&self.unreachable).copied().collect();
@@ -389,7 +393,7 @@ impl<P: Prefix> Table<P> {
         }
     }
 
-    /// Notes every destination that traffic may be shared for as changed for the kernel.
+    /// Records every multipath destination as changed for the kernel.
     pub fn install_shared(&mut self) {
         for (id, destination) in self.destinations.iter_mut().enumerate() {
             if destination.equal > 1 {
@@ -398,7 +402,7 @@ impl<P: Prefix> Table<P> {
         }
     }
 
-    /// Numbers of changed destinations for a peer's reader of all paths, or of the best ones.
+    /// Appends the changed destinations for the reader of a peer, which advertises either all paths or only the best.
     pub fn read_advertise(
         &self,
         from: &mut Position,
@@ -412,17 +416,18 @@ impl<P: Prefix> Table<P> {
         }
     }
 
-    /// Numbers of changed destinations for the kernel's reader.
+    /// Appends the changed destinations for the reader that installs routes into the kernel.
     pub fn read_install(&self, from: &mut Position, limit: usize, out: &mut Vec<DestinationId>) {
         self.install.read(from, limit, |id| self.get(id).map_or(0, |d| d.installed), out);
     }
 
-    /// Whether a reader at `from` will meet this destination in the journal anyway.
+    /// Returns whether a reader at `from` will encounter this destination in the journal anyway.
     pub fn will_be_read(&self, id: DestinationId, from: Position, add_path: bool) -> bool {
         self.get(id).is_some_and(|d| d.advertised >= from && (add_path || !d.best_unchanged))
     }
 
-    /// Forgets what all readers have read, and frees the numbers of destinations that are gone for all of them.
+    /// Removes the journal entries that all readers have read, and frees the numbers of destinations that no longer
+    /// exist for any of them.
     pub fn trim_journals(&mut self, slowest_peer: Position, kernel: Position) {
         let destinations = &self.destinations;
         let mut gone = Vec::new();
@@ -454,7 +459,7 @@ impl<P: Prefix> Table<P> {
             return;
         }
         let hash = hash(&self.hasher, destination.prefix);
-        // A number is released once: the second time the index no longer has it.
+        // A number is released once: the second time the index no longer contains it.
         if let Ok(entry) = self.index.find_entry(spread(hash), |known| known.id == id) {
             entry.remove();
             destination.paths = SmallVec::new();
@@ -463,13 +468,13 @@ impl<P: Prefix> Table<P> {
     }
 }
 
-/// Puts the paths whose next hop can be reached first and returns their number.
+/// Moves the paths with a reachable next hop to the front and returns their number.
 fn usable_first(paths: &mut [Path], unreachable: &HashSet<IpAddr>) -> usize {
     if unreachable.is_empty() {
         return paths.len();
     }
     let lost = |path: &Path| path.attrs.next_hop.is_some_and(|hop| unreachable.contains(&hop));
-    // In an order that does not depend on that of arrival.
+    // The order must not depend on the order of arrival.
     paths.sort_by_key(|path| (lost(path), path.peer, path.path_id));
     paths.iter().filter(|path| !lost(path)).count()
 }

@@ -1,4 +1,4 @@
-//! The table against a plain model: any history of changes, any readers, at any speed.
+//! Checks the table against a simple model, for any history of changes and any readers at any speed.
 
 use super::attrs::{Attrs, Interner};
 use super::decide::Origin;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const PEERS: usize = 5;
 
-/// What a full table costs, times a million.
+/// A full table has a million of these.
 #[test]
 fn routes_stay_small() {
     assert_eq!(size_of::<Path>(), 16, "a path");
@@ -35,7 +35,7 @@ enum Step {
         peer: PeerId,
         path_id: u32,
     },
-    /// All of a peer, or what it said before its last epoch began.
+    /// Removes all paths of a peer, or those from before its current epoch.
     RemovePeer {
         peer: PeerId,
         stale: bool,
@@ -51,22 +51,22 @@ enum Step {
         limit: usize,
     },
     TrimJournals,
-    /// Only these next hops cannot be reached.
+    /// Makes exactly these next hops unreachable.
     Unreachable {
         next_hops: BTreeSet<u8>,
     },
-    /// A session that ends and comes up again.
+    /// Ends a session and establishes it again.
     Restart {
         reader: usize,
     },
-    /// A session whose peer asks for everything again.
+    /// A peer requests a route refresh.
     Refresh {
         reader: usize,
     },
 }
 
 fn attrs() -> impl Strategy<Value = Attrs> {
-    // Few values each, so that ties are common and every rule decides some time.
+    // Few values each, so that ties are common and every rule decides sometimes.
     (
         (prop_oneof![Just(100u16), Just(200u16)], 0u32..2, proptest::collection::vec(1u32..3, 0..3)),
         (0u8..2, proptest::option::of(0u32..3), proptest::option::of(1u8..3)),
@@ -127,10 +127,10 @@ fn origin(peer: PeerId) -> Origin {
 
 type Said = BTreeMap<Ipv4Prefix, BTreeMap<PathKey, (Attrs, u8)>>;
 
-/// A peer and its identifier of the path.
+/// A peer and its path identifier.
 type PathKey = (PeerId, u32);
 
-/// RFC 4271 section 9.1.2.2 word by word: who is struck at each step.
+/// Implements RFC 4271 section 9.1.2.2 literally: each step removes paths.
 fn decide(
     paths: &BTreeMap<PathKey, (Attrs, u8)>,
     unreachable: &HashSet<IpAddr>,
@@ -161,13 +161,13 @@ fn decide(
     (left.first().map(|(key, _)| *key), shared)
 }
 
-/// A peer that gets best routes, as a session advertises them: a position, a walk, one bit for each destination.
+/// A peer that receives best routes as a session advertises them: a position, a walk, and one bit per destination.
 struct Reader {
     position: Position,
     walk: Option<(u32, u32)>,
     sent: Bitmap,
     add_path: bool,
-    /// The best, or all that can be used.
+    /// The best path, or all usable ones.
     heard: BTreeMap<Ipv4Prefix, Vec<Attrs>>,
 }
 
@@ -229,7 +229,7 @@ proptest! {
         let mut said = Said::new();
         let mut unreachable = HashSet::new();
         let mut epochs = [0u8; PEERS];
-        // All paths are advertised to the last.
+        // The last reader receives all paths.
         let mut readers: Vec<Reader> = (0..3).map(|number| Reader::new(&mut table, number == 2)).collect();
         let mut kernel: BTreeMap<Ipv4Prefix, BTreeSet<PathKey>> = BTreeMap::new();
         let mut installed: Position = 1;
@@ -303,7 +303,7 @@ proptest! {
                 prop_assert_eq!(attrs.as_deref(), best.map(|best| &paths[&best].0));
             }
         }
-        // Whoever reads to the end knows the truth, however it got there.
+        // Every reader that has caught up has the correct routes, whatever it saw on the way.
         let best: BTreeMap<Ipv4Prefix, Vec<Attrs>> = said
             .iter()
             .filter_map(|(prefix, paths)| Some((*prefix, vec![paths[&decide(paths, &unreachable).0?].0.clone()])))
@@ -339,7 +339,7 @@ proptest! {
             .filter(|(_, used)| !used.is_empty())
             .collect();
         prop_assert_eq!(kernel, used);
-        // And then nothing of what is gone is remembered.
+        // Removed routes leave nothing behind.
         table.trim_journals(table.advertise.end(), installed);
         for paths in said.into_iter().flat_map(|(prefix, paths)| paths.into_keys().map(move |key| (prefix, key))) {
             table.remove(paths.0, paths.1.0, paths.1.1, origin);

@@ -1,4 +1,4 @@
-//! Plans that nobody thought of.
+//! Checks that BIRD accepts the configuration rendered from randomly generated plans.
 
 use crate::{bgp, rendered, session, taken};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -35,7 +35,7 @@ fn rules(v4: bool) -> impl Strategy<Value = FilterRule> {
     use PrefixOperator::*;
     let longest = if v4 { 32_u8 } else { 128 };
     let operators = prop_oneof![Just(In), Just(NotIn), Just(Equal), Just(NotEqual)];
-    // Lengths as compute makes them: never shorter than the net's own.
+    // Length ranges as `compute` produces them: never shorter than the prefix itself.
     let prefix =
         (nets(v4), operators, option::of((0..=longest, 0..=longest))).prop_map(|(net, operator, length)| {
             PrefixMatch {

@@ -1,8 +1,8 @@
-//! What is written for BIRD, shown to a real one.
+//! Checks the rendered BIRD configuration against a real BIRD.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod generated;
-// The namespaces are those of the other tests with real routers, which need more of them.
+// Shared with the interop tests, which use more of it.
 #[allow(dead_code)]
 #[path = "../interop/place.rs"]
 mod place;
@@ -59,12 +59,12 @@ fn bgp() -> Bgp {
     }
 }
 
-/// A secret's password is its key.
+/// Renders the configuration; the password of a secret is its key.
 fn rendered(bgp: &Bgp) -> Rendered {
     render(bgp, |secret| Ok(secret.key.clone())).unwrap()
 }
 
-/// Fails the test, with the text, unless BIRD, which must be installed, takes it.
+/// Fails the test, printing the text, unless BIRD accepts it. BIRD must be installed.
 fn taken(text: &str) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
@@ -73,7 +73,7 @@ fn taken(text: &str) {
     assert!(output.status.success(), "{said}\n{text}");
 }
 
-/// Every criterion and every operation, for both families.
+/// Returns rules with every criterion and every operation, for one family.
 fn filter(v4: bool) -> Vec<FilterRule> {
     let cidr = net(if v4 { "10.0.0.0/8" } else { "fd00::/16" });
     use PrefixOperator::*;
@@ -183,7 +183,7 @@ fn everything_that_can_be_said_is_taken() {
     );
     assert!(!whole.text.contains("route 10.1.0.200/32 blackhole"), "a single address is its workload's");
 
-    // On the node's addresses alone, and on another port.
+    // On the node's addresses only, and on another port.
     bgp.listen = vec![address("10.0.0.1"), address("fd00::1")];
     bgp.listen_port = 1790;
     taken(&rendered(&bgp).text);
@@ -198,7 +198,7 @@ fn a_node_with_nothing_to_say_is_fine() {
     assert_eq!(render(&Bgp::default(), |_| Err(String::new())), None, "without a router ID there is none");
 }
 
-/// One session that BIRD would stumble over does not take the others along.
+/// One session that BIRD would reject must not affect the others.
 #[test]
 fn what_cannot_be_expressed_is_left_out_and_reported() {
     let mut bgp = bgp();

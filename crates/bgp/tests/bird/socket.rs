@@ -1,4 +1,4 @@
-//! Whatever is at the other end of the control socket, the answer is an error that says what is wrong.
+//! Checks that any unexpected peer on the control socket yields an error that names the problem.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -6,7 +6,7 @@ use std::path::Path;
 use tortie_bgp::Family;
 use tortie_bgp::bird::{Control, ControlError};
 
-/// What is said of somebody who answers every connection with these bytes and goes away.
+/// Returns the error for a server that sends these bytes on every connection and closes it.
 async fn error_for(answer: &'static [u8]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ctl");
@@ -46,12 +46,12 @@ async fn an_absent_bird_is_distinguished_from_a_refusal() {
     let error = control.routes(Family::V4).await.unwrap_err();
     assert!(matches!(error, ControlError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("ctl"), "{error}");
-    // Nobody could tell where the name ends.
+    // The end of the name would be ambiguous.
     let error = control.configure(Path::new("/tmp/a\"b")).await.unwrap_err();
     assert!(matches!(error, ControlError::Refused(_)), "{error}");
 }
 
-/// One that accepts and never says a word does not hold the node up.
+/// A server that accepts and never replies must not block the node.
 #[tokio::test]
 async fn silence_ends() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a real BIRD does to routes with the configuration it is given.
+//! Checks how a real BIRD filters routes with the rendered configuration.
 
 use crate::place::{Daemon, Host, Namespace, eventually, path};
 use crate::{bgp, net, rendered};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tortie_plan::bgp::*;
 
-/// Routes of each family to be judged: prefix, way, and what is known of them.
+/// Test routes of each family: prefix, next hop and attributes.
 const PROBES: [[(&str, &str, &str); 6]; 2] = [
     [
         ("10.5.0.0/16", "blackhole", ""),
@@ -33,7 +33,7 @@ struct Bird {
 }
 
 impl Bird {
-    /// One that has the plan's configuration, and the probes beside it.
+    /// Starts BIRD with the configuration of the plan and the test routes.
     async fn start(bgp: &Bgp) -> Bird {
         let (namespace, dir) = (Namespace::new("bgp"), tempfile::tempdir().unwrap());
         namespace.ip("link add eth0 type veth peer name x.cali");
@@ -61,7 +61,7 @@ impl Bird {
         self.namespace.output("birdc", &["-s", &path(self.dir.path(), "bird.ctl"), command])
     }
 
-    /// Which probes a filter lets pass, by their number.
+    /// Returns the indexes of the test routes that a filter accepts.
     fn passes(&self, family: usize, filter: &str) -> Vec<usize> {
         let table = ["master4", "master6"][family];
         let listed = self.says(&format!("show route table {table} filter {filter}"));
@@ -83,7 +83,7 @@ fn inside(net: &str, operator: PrefixOperator, length: Option<(u8, u8)>) -> Filt
 async fn every_criterion_of_a_filter() {
     use PrefixOperator::*;
     let mut bgp = bgp();
-    // The rule for each family, whether the session is within our AS, and which probes match.
+    // The rule for each family, whether the session is internal, and which test routes match.
     type Case = ([FilterRule; 2], bool, &'static [usize]);
     let nets =
         |operator, length| [inside("10.5.0.0/16", operator, length), inside("fd05::/16", operator, length)];
@@ -129,7 +129,8 @@ async fn every_criterion_of_a_filter() {
     }
 }
 
-/// The order of the reference: filters, silent pools, tunnels, blocks, reflected ranges, pools, nothing else.
+/// The evaluation order of the reference implementation: filters, silent pools, tunnels, blocks, reflected ranges,
+/// pools, and then reject.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_advertised_and_what_the_kernel_gets() {
     let mut bgp = bgp();
@@ -160,7 +161,8 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
         format!("{{ calico_priority_{word}(); calico_export_to_bgp_peers_{word}({same_as}, {}); }}", !same_as)
     };
     let mut serving = bgp.clone();
-    // In no pool but announced for a service: a range, and single addresses that never go nowhere in the kernel.
+    // In no pool but announced for a service: a range, and single addresses for which the kernel must get no
+    // blackhole route.
     serving.export.pools.clear();
     serving.export.blocks.clear();
     serving.export.service_ranges = vec![net("10.6.0.0/24"), net("fd06::/24")];
@@ -168,7 +170,7 @@ async fn what_is_advertised_and_what_the_kernel_gets() {
     let serving = Bird::start(&serving).await;
     let (bird, quiet) = (Bird::start(&bgp).await, Bird::start(&silent).await);
     for (family, word) in ["ipv4", "ipv6"].iter().enumerate() {
-        // The single address inside a block is advertised because its priority says that it moves.
+        // The single address inside a block is advertised because its priority marks it as migrating.
         assert_eq!(
             bird.passes(family, &export(word, true)),
             [0, 1, 2, 3],

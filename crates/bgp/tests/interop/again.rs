@@ -1,4 +1,4 @@
-//! Peerings that are taken away and made again: each time one session comes up, and it stays.
+//! Removes and re-creates peerings. Each time exactly one session must come up and stay up.
 
 use crate::place::{Namespace, eventually, pair};
 use crate::story::{ASN, PASSWORD, Router, both_up, config as both_sessions, start};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tortie_bgp::core::PeerState;
 use tortie_bgp::{Config, PeerConfig, Speaker};
 
-/// How often; `TORTIE_SOAK_REPEERINGS` asks for more.
+/// Returns the number of rounds; `TORTIE_SOAK_REPEERINGS` overrides it.
 fn rounds(few: u64) -> u64 {
     std::env::var("TORTIE_SOAK_REPEERINGS").ok().and_then(|text| text.parse().ok()).unwrap_or(few)
 }
@@ -27,7 +27,7 @@ fn config(own: u8, other: Option<u8>) -> Config {
     config
 }
 
-/// How often the session came up, if it is up.
+/// Returns how many times the session came up, if it is established.
 fn established(speaker: &Speaker) -> Option<u64> {
     let status = speaker.status().unwrap();
     let peer = status.peers.first()?;
@@ -40,7 +40,7 @@ async fn two_speakers_that_both_connect_lose_no_session() {
     let (first, _) = start(&ours, config(1, None), false).await;
     let (second, _) = start(&theirs, config(2, None), false).await;
     for round in 0..rounds(20) {
-        // Both at once, so that both connect.
+        // Both at the same time, so that both connect.
         let (one, other) =
             tokio::join!(first.reconfigure(config(1, Some(2))), second.reconfigure(config(2, Some(1))));
         one.unwrap();
@@ -49,7 +49,7 @@ async fn two_speakers_that_both_connect_lose_no_session() {
             established(&first).is_some() && established(&second).is_some()
         })
         .await;
-        // What would end it has had time to arrive.
+        // Allow time for a NOTIFICATION that would end the session.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(
             (established(&first), established(&second)),
@@ -63,7 +63,7 @@ async fn two_speakers_that_both_connect_lose_no_session() {
     }
 }
 
-/// Takes both sessions with another implementation away and makes them again, which it learns from us alone.
+/// Removes and re-creates both sessions with another implementation, whose own configuration does not change.
 async fn again_and_again(ours: &Namespace, _router: impl Router) {
     let mut without = both_sessions(None);
     without.peers.clear();
@@ -74,7 +74,7 @@ async fn again_and_again(ours: &Namespace, _router: impl Router) {
             speaker.status().unwrap().peers.len() == 2 && both_up(&speaker).await
         })
         .await;
-        // What would end one has had time to arrive.
+        // Allow time for a NOTIFICATION that would end a session.
         tokio::time::sleep(Duration::from_millis(50)).await;
         for peer in speaker.status().unwrap().peers {
             let session = (peer.state, peer.established, peer.last_error.clone());

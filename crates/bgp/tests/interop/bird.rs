@@ -1,4 +1,4 @@
-//! The story with BIRD 2.
+//! The interoperability scenario with BIRD 2.
 
 use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
@@ -11,7 +11,7 @@ pub struct Bird<'a> {
 }
 
 impl<'a> Bird<'a> {
-    /// Runs with this configuration.
+    /// Starts BIRD with this configuration.
     pub fn start_with(namespace: &'a Namespace, config: &str) -> Bird<'a> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("bird.conf"), config).unwrap();
@@ -66,7 +66,7 @@ impl Router for Bird<'_> {
     }
 }
 
-/// With both sessions configured.
+/// Starts BIRD with both sessions configured.
 pub fn running(namespace: &Namespace) -> Bird<'_> {
     let [v4, v6] = THEIRS;
     let config = format!(

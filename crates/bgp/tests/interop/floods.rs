@@ -1,5 +1,5 @@
-//! A peer that floods the speaker over real sockets, in every way it can: the session of another peer with a short hold time
-//! stays up, and the speaker answers questions.
+//! A peer floods the speaker over real sockets in every possible way. The session of another peer with a short hold
+//! time must stay up, and the speaker must respond to queries.
 
 use crate::place::{Host, Namespace, eventually, pair};
 use crate::story::{ASN, start};
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 use tortie_bgp::core::{Dial, PeerState};
 use tortie_bgp::{Attrs, Config, PeerConfig, Speaker};
 
-/// How long each flood lasts.
+/// Duration of each flood.
 const FLOOD: Duration = Duration::from_secs(4);
-/// Of the session that must not suffer, in seconds.
+/// Hold time in seconds of the session that must stay up.
 const HOLD: u16 = 12;
 
 fn config(own: u8, peers: &[(&str, u8)]) -> Config {
@@ -37,7 +37,7 @@ fn config(own: u8, peers: &[(&str, u8)]) -> Config {
     config
 }
 
-/// A connection to the speaker from the address of a peer that the test plays.
+/// Connects to the speaker from the address of the simulated peer.
 pub async fn call(namespace: &Namespace) -> Option<TcpStream> {
     let dial = Dial {
         to: SocketAddr::new("10.77.0.1".parse().unwrap(), 179),
@@ -49,7 +49,7 @@ pub async fn call(namespace: &Namespace) -> Option<TcpStream> {
     namespace.sockets().dial(&dial, never).await.ok().flatten()
 }
 
-/// A connection on which the session is asked for.
+/// Connects and sends OPEN and KEEPALIVE.
 async fn session(namespace: &Namespace) -> Option<TcpStream> {
     let mut stream = call(namespace).await?;
     let add_path = AddPathFamily { afi: Afi::Ipv4, safi: Safi::Unicast, send_receive: AddPathMode::Both };
@@ -76,7 +76,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[0xff; 16][..], &length, &[kind], body].concat()
 }
 
-/// An UPDATE with many paths: of one prefix, or of as many prefixes.
+/// Builds an UPDATE with 400 paths, all to one prefix or each to its own.
 fn update(first: u32, one_prefix: bool) -> Vec<u8> {
     let attributes = [0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4, 10, 77, 0, 66, 0x40, 5, 4, 0, 0, 0, 100];
     let paths = (first..first + 400).flat_map(|number| {
@@ -90,7 +90,8 @@ fn update(first: u32, one_prefix: bool) -> Vec<u8> {
     message(2, &body)
 }
 
-/// Sends as long as the flood lasts, and connects again when it is cut off. Reads what comes, or not.
+/// Sends for the duration of the flood and reconnects whenever the connection is closed. `reads` selects whether it
+/// reads.
 async fn send(namespace: &Namespace, reads: bool, pieces: usize, mut next: impl FnMut(u32) -> Vec<u8>) {
     let end = Instant::now() + FLOOD;
     let mut number = 0;
@@ -103,7 +104,7 @@ async fn send(namespace: &Namespace, reads: bool, pieces: usize, mut next: impl 
         let reader = tokio::spawn(async move {
             let mut buffer = vec![0; 1 << 16];
             while reads && read.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
-            // The half is kept, or the connection would be reset.
+            // Keep the read half, otherwise the connection would be reset.
             std::future::pending::<()>().await;
         });
         let sending = async {
@@ -121,7 +122,8 @@ async fn send(namespace: &Namespace, reads: bool, pieces: usize, mut next: impl 
     }
 }
 
-/// As many paths to one prefix as once stopped the speaker for minutes, on one session, unless it is cut off before.
+/// Sends on one session as many paths to one prefix as once blocked the speaker for minutes, unless the session is
+/// closed before.
 async fn send_a_quarter_million_paths(namespace: &Namespace) {
     let Some(mut stream) = session(namespace).await else { return };
     for first in (0..250_000).step_by(400) {
@@ -161,7 +163,7 @@ async fn every_flood_leaves_the_other_session_up() {
     others_are_well(&speaker, "a flood of updates").await;
     send(&theirs, true, usize::MAX, |number| update(number, true)).await;
     others_are_well(&speaker, "a flood of paths to one prefix").await;
-    // It may be resting when it calls.
+    // The peer may be blocked when it connects.
     eventually("it is cut off at the limit", async || {
         let patience = Duration::from_secs(u64::from(HOLD) * 3);
         let _ = tokio::time::timeout(patience, send_a_quarter_million_paths(&theirs)).await;
@@ -183,13 +185,13 @@ async fn every_flood_leaves_the_other_session_up() {
             let _ = stream.write_all(&[0xff; 7]).await;
             half_open.push(stream);
         }
-        // Some stay open, the others are closed at once.
+        // Some stay open, the others are closed immediately.
         half_open.truncate(200);
     }
     drop(half_open);
     others_are_well(&speaker, "a flood of connections").await;
 
-    // The flooder can come back.
+    // The flooding peer can connect again.
     let _stream = loop {
         if let Some(stream) = session(&theirs).await {
             break stream;

@@ -1,4 +1,4 @@
-//! The story with FRR's bgpd, without zebra: what it learns stays in its own table.
+//! The interoperability scenario with FRR's bgpd, without zebra: learnt routes stay in its own table.
 
 use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
@@ -70,7 +70,7 @@ impl Router for Frr<'_> {
     }
 }
 
-/// With both sessions configured.
+/// Starts FRR with both sessions configured.
 pub fn running(namespace: &Namespace) -> Frr<'_> {
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str| {

@@ -1,4 +1,4 @@
-//! The story with GoBGP.
+//! The interoperability scenario with GoBGP.
 
 use crate::place::{Daemon, Host, Namespace, pair, path};
 use crate::story::{ASN, PASSWORD, Router, THEIRS, tell};
@@ -44,7 +44,7 @@ impl Router for Gobgp<'_> {
     }
 
     fn refresh(&mut self) -> bool {
-        // It keeps what was advertised and never asks again.
+        // GoBGP keeps the received routes and never requests a refresh.
         false
     }
 
@@ -57,12 +57,12 @@ impl Router for Gobgp<'_> {
     }
 
     fn announces_by_itself(&self) -> bool {
-        // Its routes come over its API, which knows nothing of restarts.
+        // Its routes are added through its API and do not survive a restart.
         false
     }
 }
 
-/// With both sessions configured.
+/// Starts GoBGP with both sessions configured.
 pub fn running(namespace: &Namespace) -> Gobgp<'_> {
     let dir = tempfile::tempdir().unwrap();
     let neighbour = |address: &str, family: &str| {

@@ -1,5 +1,5 @@
-//! The speaker with real sockets, real kernels and other people's routers, each test in network namespaces of its
-//! own. Needs root, iproute2, bird2, frr and gobgpd.
+//! Tests the speaker with real sockets, a real kernel and third-party routers, each test in separate network
+//! namespaces. Requires root, iproute2, bird2, frr and gobgpd.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod again;

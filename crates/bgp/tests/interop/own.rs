@@ -1,4 +1,4 @@
-//! Two of our own over real sockets: what needs a kernel but nobody else's router.
+//! Tests two of our speakers over real sockets: features that need a kernel but no third-party router.
 
 use crate::floods::call;
 use crate::place::{Host, Namespace, eventually, pair};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tortie_bgp::core::PeerState;
 use tortie_bgp::{Attrs, Config, PeerConfig, Speaker, SpeakerError};
 
-/// One end of a session over IPv4 and IPv6.
+/// Returns the configuration of one end with sessions over IPv4 and IPv6.
 fn end(own: u8, other: u8, adjust: impl Fn(&mut PeerConfig)) -> Config {
     let mut config = Config::new(ASN, Ipv4Addr::new(10, 77, 0, own));
     config.listen = vec!["0.0.0.0:179".parse().unwrap(), "[::]:179".parse().unwrap()];
@@ -39,7 +39,7 @@ async fn ttl_security_lets_neighbours_in_and_keeps_others_out() {
     let (ours, theirs) = pair();
     let (first, _) = start(&ours, end(1, 2, |peer| peer.ttl_security = Some(1)), false).await;
     let (second, _) = start(&theirs, end(2, 1, |_| {}), false).await;
-    // The second sends with the usual TTL, which says nothing of where it comes from.
+    // The second speaker sends with the default TTL, which does not prove that it is adjacent.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(none_up(&first).await);
     second.reconfigure(end(2, 1, |peer| peer.ttl_security = Some(1))).await.unwrap();
@@ -71,7 +71,7 @@ async fn passwords_must_agree() {
         first.status().unwrap().peers.iter().all(|peer| peer.last_error.is_none()),
         "an old error is shown"
     );
-    // A password that is taken away on both sides is taken away.
+    // A password that is removed on both sides is no longer used.
     first.reconfigure(end(1, 2, with(None))).await.unwrap();
     second.reconfigure(end(2, 1, with(None))).await.unwrap();
     eventually("no password agrees too", async || up(&first).await && up(&second).await).await;
@@ -102,7 +102,7 @@ async fn a_port_that_is_taken_is_an_error_that_names_it() {
     assert!(matches!(&error, SpeakerError::Listen { address, .. } if address.port() == 179), "{error}");
 }
 
-/// Many routes, so many that no socket buffers them.
+/// More routes than the socket buffers can hold.
 const ROUTES: u32 = 300_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +117,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     let (first, _) = start(&ours, config, false).await;
     for number in 0..ROUTES {
         let prefix = ipnet::Ipv4Net::new(Ipv4Addr::from(0x0b00_0000 + number), 32).unwrap();
-        // Different attributes make many messages.
+        // Different attributes produce many messages.
         first.originate(prefix.into(), Attrs { med: Some(number / 4), ..Attrs::local() }).await.unwrap();
     }
     let mut stream = deaf_peer(&theirs).await;
@@ -135,7 +135,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     let status = first.status().unwrap();
     let advertised = status.peers.iter().find(|peer| &*peer.name == "deaf").unwrap().prefixes_out.v4;
     assert!(advertised < ROUTES, "the deaf peer took all {advertised}; it was no test");
-    // When it reads again it gets the rest.
+    // When it reads again, it receives the rest.
     let reader = tokio::spawn(async move {
         let mut buffer = vec![0; 1 << 20];
         while stream.read(&mut buffer).await.unwrap() > 0 {}
@@ -148,7 +148,7 @@ async fn a_peer_that_stops_reading_delays_nobody() {
     reader.abort();
 }
 
-/// A peer that says what is needed to bring the session up and then reads no more.
+/// Brings up a session as a peer that then stops reading.
 async fn deaf_peer(namespace: &Namespace) -> tokio::net::TcpStream {
     let mut stream = call(namespace).await.unwrap();
     let open = OpenMessage {

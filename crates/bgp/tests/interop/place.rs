@@ -1,4 +1,4 @@
-//! Two network namespaces with a cable between them, and processes in them. All of it goes away with the test.
+//! Two connected network namespaces, and processes in them. Everything is removed at the end of the test.
 
 use std::path::Path;
 use tortie_bgp::Sockets;
@@ -7,17 +7,17 @@ use tortie_testkit::Process;
 
 pub use tortie_testkit::{Namespace, eventually_async as eventually};
 
-/// `10.77.0.1` and `fd77::1` here, `10.77.0.2` and `fd77::2` there.
+/// Creates two namespaces: `10.77.0.1` and `fd77::1` in the first, `10.77.0.2` and `fd77::2` in the second.
 pub fn pair() -> (Namespace, Namespace) {
     Namespace::pair([10, 77, 0, 0].into(), "fd77::".parse().unwrap())
 }
 
-/// What these tests need of a namespace besides.
+/// Additional operations on a namespace for these tests.
 pub trait Host {
-    /// Where a speaker in this namespace makes its sockets.
+    /// Returns the socket factory for a speaker in this namespace.
     fn sockets(&self) -> Sockets;
 
-    /// What a command prints; also when it fails, because a daemon that is not ready yet makes it fail.
+    /// Returns the output of a command, even if it fails: a daemon that is not ready yet makes it fail.
     fn output(&self, program: &str, words: &[&str]) -> String;
 }
 
@@ -33,7 +33,7 @@ impl Host for Namespace {
     }
 }
 
-/// A daemon in a namespace with a directory of its own; killed when dropped.
+/// A daemon in a namespace; killed when dropped.
 pub struct Daemon {
     process: Option<Process>,
 }
@@ -49,12 +49,12 @@ impl Drop for Daemon {
         let Some(process) = self.process.take() else { return };
         let pid = process.id();
         drop(process);
-        // FRR keeps a directory for each process it ever was.
+        // FRR leaves a directory behind for each process ID.
         let _ = std::fs::remove_dir_all(format!("/var/tmp/frr/bgpd.{pid}"));
     }
 }
 
-/// The name of a file in a directory, as text.
+/// Returns the path of a file in a directory as text.
 pub fn path(dir: &Path, name: &str) -> String {
     dir.join(name).to_str().unwrap().to_owned()
 }

@@ -1,4 +1,4 @@
-//! A reflector in the middle: BIRD between ours, then ours between BIRD and ours.
+//! Route reflection: BIRD between two of our speakers, then our speaker between BIRD and another of our speakers.
 
 use crate::bird::Bird;
 use crate::place::{Namespace, eventually};
@@ -14,7 +14,7 @@ fn address(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
-/// A namespace in which all of 10.77.0.0/24 is local: every speaker has an address of its own.
+/// Creates a namespace in which all of 10.77.0.0/24 is local, so that every speaker has a separate address.
 fn place() -> Namespace {
     let namespace = Namespace::new("bgp");
     namespace.ip("addr add 10.77.0.1/24 dev lo");

@@ -1,5 +1,5 @@
-//! What every other implementation must be able to do with us: sessions with passwords, routes of both families both
-//! ways, withdrawal, refresh, graceful restart on both sides.
+//! The scenario that every other implementation must complete with our speaker: sessions with passwords, routes of
+//! both families in both directions, withdrawal, refresh, and graceful restart of either side.
 
 use crate::place::{Host, Namespace, eventually};
 use ipnet::IpNet;
@@ -16,23 +16,23 @@ pub const OURS: [&str; 2] = ["192.0.2.0/24", "2001:db8:1::/48"];
 pub const THEIRS: [&str; 2] = ["203.0.113.0/24", "2001:db8:aaaa::/48"];
 const SESSIONS: [&str; 2] = ["v4", "v6"];
 
-/// The other side: an IPv4 and an IPv6 session with us, each with [`PASSWORD`], announcing [`THEIRS`].
+/// The other router: an IPv4 and an IPv6 session with us, each with [`PASSWORD`], announcing [`THEIRS`].
 pub trait Router {
-    /// Whether it has learnt a route.
+    /// Returns whether it has learnt a route.
     fn has(&self, prefix: &str) -> bool;
     fn announce(&mut self);
     fn withdraw(&mut self);
-    /// Asks us for our routes again, if it can.
+    /// Requests our routes again. Returns whether it supports that.
     fn refresh(&mut self) -> bool;
-    /// Dies without a word.
+    /// Terminates without a NOTIFICATION.
     fn kill(&mut self);
-    /// Comes back and says that it restarted.
+    /// Starts again with the restart flag set in its OPEN.
     fn restart(&mut self);
-    /// Announces [`THEIRS`] again before it says that it is done restarting.
+    /// Returns whether it announces [`THEIRS`] again before it sends End-of-RIB.
     fn announces_by_itself(&self) -> bool;
 }
 
-/// Our routes as a kernel would have them, and whether one ever went away.
+/// Our routes as a kernel would have them, and the routes that were ever removed.
 #[derive(Clone, Default)]
 pub struct Kernel {
     routes: Arc<Mutex<BTreeMap<IpNet, Vec<IpAddr>>>>,
@@ -120,7 +120,7 @@ fn has_ours(router: &impl Router) -> bool {
     OURS.iter().all(|prefix| router.has(prefix))
 }
 
-/// Tells the story. `router` has just been started in the other namespace.
+/// Runs the scenario. `router` has just been started in the other namespace.
 pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     let (speaker, kernel) = start(namespace, config(Some(PASSWORD)), false).await;
     originate(&speaker).await;
@@ -129,7 +129,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     eventually("we have their routes", async || kernel.has_theirs()).await;
     eventually("they have ours", async || has_ours(&router)).await;
 
-    // Withdrawal, both ways.
+    // Withdrawal in both directions.
     for prefix in OURS {
         speaker.withdraw(prefix.parse().unwrap()).await.unwrap();
     }
@@ -141,7 +141,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     router.announce();
     eventually("all routes are back", async || kernel.has_theirs() && has_ours(&router)).await;
 
-    // Refresh, both ways.
+    // Refresh in both directions.
     let before = [peer(&speaker, "v4").await.updates_out, peer(&speaker, "v6").await.updates_out];
     if router.refresh() {
         eventually("they have heard our routes again", async || {
@@ -160,7 +160,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     .await;
     assert!(both_up(&speaker).await && kernel.has_theirs() && has_ours(&router));
 
-    // They go away and come back: we keep their routes meanwhile.
+    // The router restarts; we keep its routes during the restart.
     kernel.forget_what_went();
     router.kill();
     eventually("we miss them", async || !both_up(&speaker).await).await;
@@ -175,7 +175,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
         assert_eq!(kernel.what_went(), [], "a route went while they restarted");
     }
 
-    // We go away and come back: they keep ours.
+    // We restart; the router keeps our routes.
     speaker.shutdown(Shutdown::Graceful).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(has_ours(&router), "they did not wait for us");
@@ -195,7 +195,7 @@ pub async fn tell(namespace: &Namespace, mut router: impl Router) {
     eventually("the right password brings it back", || both_up(&speaker)).await;
     assert_eq!(peer(&speaker, "v6").await.since, up, "the other session was disturbed");
 
-    // We leave for good: they forget us at once.
+    // We shut down administratively; the router drops our routes immediately.
     speaker.shutdown(Shutdown::Administrative { reason: "the end".to_owned() }).await.unwrap();
     eventually("ours are gone for good", async || !OURS.iter().any(|prefix| router.has(prefix))).await;
 }

@@ -1,4 +1,4 @@
-//! Whatever happens on the way, in the end every node knows what every other announces.
+//! Whatever sequence of events happens, eventually every node has the routes that the others announce.
 
 use crate::net::*;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ enum Step {
     Drop {
         node: u8,
     },
-    /// A connection that takes nothing for a while.
+    /// Blocks a connection so that it accepts no data for a while.
     Slow {
         from: u8,
         to: u8,
@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Even prefixes are IPv4, odd ones IPv6.
+/// Returns a prefix; even numbers are IPv4, odd ones IPv6.
 fn text(prefix: u8) -> String {
     match prefix % 2 {
         0 => format!("192.0.{prefix}.0/24"),
@@ -73,7 +73,7 @@ fn mesh() -> Net {
     network
 }
 
-/// The nodes know each other only through a reflector that passes on all paths it knows.
+/// Connects the nodes only through a reflector that advertises all paths.
 fn star() -> Net {
     let mut network = Net::default();
     let hub = NODES + 1;
@@ -126,7 +126,7 @@ fn agree(mut network: Net, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Release => slow.drain(..).for_each(|end| network.release(end)),
             Step::Refresh { node, other } => {
                 let now = network.now;
-                // In the star a node has but one peer.
+                // In the star a node has only one peer.
                 let name = if network.nodes.len() > usize::from(NODES) { NODES } else { other } + 1;
                 let name = format!("peer{name}");
                 network.nodes[usize::from(node)].core.request_refresh(now, &name);

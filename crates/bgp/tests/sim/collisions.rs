@@ -1,5 +1,5 @@
-//! Two connections between two peers (RFC 4271 section 6.8): whatever happens in which order, one session comes up, and it
-//! stays.
+//! Two connections between two peers (RFC 4271 section 6.8): in every order of events one session comes up and stays
+//! up.
 
 use crate::net::*;
 use bytes::Bytes;
@@ -9,17 +9,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tortie_bgp::core::{ConnectionId, Core, PeerState, SocketRequest};
 
-/// What can happen next: each list is in order, but any list may go first.
+/// The possible next events. Each list is ordered, but any list may be first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
-    /// A connection attempt of a node reaches the other's host, which answers it: it waits to be accepted from now on,
-    /// whether or not the node closes it meanwhile.
+    /// A connection attempt of a node reaches the host of the other, which answers it. From then on the connection
+    /// waits to be accepted, even if the node closes it in the meantime.
     Arrival(usize, ConnectionId),
-    /// A node hears that its attempt succeeded.
+    /// A node is informed that its attempt succeeded.
     Answer(usize, ConnectionId),
-    /// The other accepts it.
+    /// The other node accepts the connection.
     Accept(usize, ConnectionId),
-    /// The next bytes, or the end, of a connection at a node.
+    /// The next bytes, or the end, of a connection arrive at a node.
     Data(usize, ConnectionId),
 }
 
@@ -28,15 +28,15 @@ enum Item {
     End,
 }
 
-/// Two speakers that both connect, with every event under the control of the test.
+/// Two speakers that both connect, with every event controlled by the test.
 struct Pair {
     cores: Vec<Core>,
     now: Duration,
     arrivals: VecDeque<(usize, ConnectionId)>,
     answers: VecDeque<(usize, ConnectionId)>,
-    /// Connections that a node made and the other has not accepted, with what was sent on them.
+    /// Connections that a node initiated and the other has not accepted, with the data sent on them.
     queued: VecDeque<((usize, ConnectionId), VecDeque<Item>)>,
-    /// What is on its way to a node's connection.
+    /// Data in flight to a node's connection.
     data: BTreeMap<(usize, ConnectionId), VecDeque<Item>>,
     ends: BTreeMap<(usize, ConnectionId), (usize, ConnectionId)>,
 }
@@ -65,14 +65,14 @@ impl Pair {
         }
     }
 
-    /// Both have begun to connect.
+    /// Returns a pair in which both nodes have started to connect.
     fn begin() -> Pair {
         let mut pair = Pair::new();
         pair.carry_out();
         pair
     }
 
-    /// Carries out what the speakers ask for, as far as nothing has to arrive for it.
+    /// Executes the requests of the speakers, as far as they need no arriving data.
     fn carry_out(&mut self) {
         for node in 0..2 {
             let mut requests = Vec::new();
@@ -115,7 +115,7 @@ impl Pair {
         self.ends.remove(&(node, conn));
     }
 
-    /// Of one that the other's host has answered the node hears later.
+    /// Abandons an attempt. If the host of the other node has answered, the node is informed of the success later.
     fn give_up(&mut self, node: usize, conn: ConnectionId) {
         if self.arrivals.contains(&(node, conn)) {
             self.arrivals.retain(|attempt| *attempt != (node, conn));
@@ -128,7 +128,7 @@ impl Pair {
         let answers = self.answers.iter().map(|(node, conn)| Source::Answer(*node, *conn));
         let queued = self.queued.iter().map(|((node, conn), _)| Source::Accept(*node, *conn));
         let data = self.data.iter().filter(|((node, conn), items)| {
-            // A node that has not heard of its connection reads nothing from it.
+            // A node does not read from a connection of whose success it has not been informed.
             !self.answers.contains(&(*node, *conn)) && !items.is_empty()
         });
         let data = data.map(|((node, conn), _)| Source::Data(*node, *conn));
@@ -167,7 +167,7 @@ impl Pair {
 
     fn accept(&mut self, node: usize, conn: ConnectionId) {
         let other = 1 - node;
-        // Some speakers take this for a restart and end their session.
+        // Some speakers treat this as a restart and end their session.
         assert!(!self.established(other).0, "node {other} accepts a connection beside its session");
         let place = self.queued.iter().position(|(made, _)| *made == (node, conn));
         let Some((_, sent)) = place.and_then(|place| self.queued.remove(place)) else { return };
@@ -196,8 +196,9 @@ impl Pair {
     }
 }
 
-/// Runs one order of events until long after the session came up, in which nothing may change: `choices` says which goes
-/// first as long as it lasts, then the oldest. Returns how many there were to choose from at each step.
+/// Runs one order of events until long after the session came up; nothing may change in that time. `choices` selects
+/// the next event as long as it lasts, after that the oldest is next. Returns the number of alternatives at each
+/// step.
 fn finish(pair: &mut Pair, choices: &[usize]) -> Vec<usize> {
     let mut alternatives = Vec::new();
     for _ in 0..400 {
@@ -223,7 +224,7 @@ fn finish(pair: &mut Pair, choices: &[usize]) -> Vec<usize> {
     alternatives
 }
 
-/// Walks through the first so many choices in all ways.
+/// Tries all combinations of the first choices.
 fn every_order(begin: impl Fn() -> Pair) {
     const DEPTH: usize = 9;
     let mut choices: Vec<usize> = Vec::new();
@@ -231,7 +232,7 @@ fn every_order(begin: impl Fn() -> Pair) {
         let mut alternatives = finish(&mut begin(), &choices);
         alternatives.truncate(DEPTH);
         choices.resize(alternatives.len(), 0);
-        // The next order: the last choice that can still be raised.
+        // The next order: increment the last choice that can be incremented.
         let Some(last) = (0..choices.len()).rev().find(|at| choices[*at] + 1 < alternatives[*at]) else {
             println!("{number} orders");
             return;
@@ -246,7 +247,8 @@ fn every_order_of_events_ends_in_one_session_that_stays() {
     every_order(Pair::begin);
 }
 
-/// As when its first packet was lost: it is answered just before it is given up for the connection that the peer has made, or never.
+/// Simulates the loss of the first packet: the attempt is answered just before it is abandoned in favour of the
+/// peer's connection, or never.
 #[test]
 fn an_attempt_that_is_answered_late_costs_no_session() {
     let given_up = |late: usize, answered: bool| {
@@ -293,7 +295,7 @@ fn a_thousand_peerings_made_again_lose_no_session() {
         let before = network.status(1 - node, &format!("peer{}", node + 1)).established;
         let now = network.now;
         network.nodes[node].core.reconfigure(now, without).unwrap();
-        // Sometimes at once, sometimes after the other end has noticed or has begun to try again.
+        // Sometimes immediately, sometimes after the other end has detected it or has started to reconnect.
         network.run(round % 7);
         let now = network.now;
         network.nodes[node].core.reconfigure(now, with).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that send as much as they can: what they cost is bounded and counted, and they hurt only themselves.
+//! Peers that send as much as they can. Their cost is bounded and counted, and they affect only their own session.
 
 use crate::malformed::{
     AS_PATH, NEXT_HOP, ORIGIN, PLAYED, attributes, message, notification, others_are_well, scene, update,
@@ -13,10 +13,10 @@ use tortie_bgp::PeerConfig;
 use tortie_bgp::core::PeerState;
 
 const ASN: u32 = 65001;
-/// The most that is done for one connection in one turn, and one more message of the largest size.
+/// Maximum work for one connection in one turn, plus one message of the maximum size.
 const WORK_OF_A_TURN: u64 = 16 * 1024 + 16 * 1024;
 
-/// A node with an ordinary peer and one that the test plays, which sends several paths to a prefix.
+/// Returns a node with an ordinary peer and one played by the test, which sends several paths per prefix.
 fn flooded(adjust: impl Fn(&mut PeerConfig)) -> (Net, End) {
     let mut network = scene(ASN);
     let mut own = config(65000, 1);
@@ -55,7 +55,7 @@ fn open() -> Vec<u8> {
     encode_message(&Message::Open(open)).unwrap().to_vec()
 }
 
-/// UPDATEs with these paths: an identifier and a prefix of 24 bits each.
+/// Builds UPDATEs with these paths: an identifier and a 24-bit prefix each.
 fn updates(paths: impl Iterator<Item = (u32, [u8; 3])>) -> Vec<u8> {
     let nlri: Vec<Vec<u8>> =
         paths.map(|(id, [a, b, c])| [&id.to_be_bytes()[..], &[24, a, b, c]].concat()).collect();
@@ -63,7 +63,7 @@ fn updates(paths: impl Iterator<Item = (u32, [u8; 3])>) -> Vec<u8> {
     nlri.chunks(400).flat_map(|some| update(&[], &attributes, &some.concat())).collect()
 }
 
-/// Gives bytes to the node as they come from a socket, turn by turn. Returns the most work of one turn.
+/// Passes bytes to the node as they arrive from a socket, turn by turn. Returns the maximum work of one turn.
 fn receive(network: &mut Net, end: End, bytes: &[u8]) -> u64 {
     let now = network.now;
     let core = &mut network.nodes[end.node].core;
@@ -96,7 +96,7 @@ fn a_quarter_million_paths_to_one_prefix_end_the_session_at_the_limit() {
     let error = network.status(0, "played").last_error.unwrap();
     assert!(error.contains("more than 64 paths to one prefix"), "{error}");
     assert_eq!(network.routes_to(0, "192.0.2.0/24"), None);
-    // It rests, also if it calls.
+    // The peer is blocked, even if it connects.
     assert!(network.play(v4(PLAYED).into(), 0).is_none());
     network.run(290);
     assert!(network.play(v4(PLAYED).into(), 0).is_none());
@@ -144,9 +144,10 @@ fn many_paths_to_one_prefix_are_not_compared_with_each_other() {
     let before = network.nodes[0].core.work();
     let most = receive(&mut network, end, &updates((1..=count as u32).rev().map(|id| (id, [192, 0, 2]))));
     let work = network.nodes[0].core.work() - before;
-    // A turn ends after a message, and one has 400 paths.
+    // A turn ends after a message, and a message has 400 paths.
     assert!(most <= WORK_OF_A_TURN + 400 * (1 + count / 16), "{most} in one turn");
-    // Each looks for itself among the others, sixteen at the cost of a comparison; sorting would be a hundred times that.
+    // Each path is searched among the others, sixteen at the cost of one comparison; sorting would cost a hundred
+    // times that.
     assert!(work <= count * count / 32 + 3 * count, "{work} for {count} paths");
     assert_eq!(network.status(0, "played").prefixes_in.v4, count as u32);
 }
@@ -168,7 +169,7 @@ fn refreshes_without_end_are_answered_in_turns() {
     for _ in 0..100 {
         let core = &mut network.nodes[0].core;
         assert!(!core.received(now, end.conn, Bytes::from(refresh.repeat(100))));
-        // Nothing comes of it, and the whole table is not looked at in one go.
+        // There is no output, and the whole table is not walked in one turn.
         assert_eq!(core.output(end.conn), None);
         assert!(core.take_output_pending());
     }
@@ -181,7 +182,7 @@ fn refreshes_without_end_are_answered_in_turns() {
 fn connections_without_end_disturb_nobody() {
     let (mut network, _) = flooded(|_| {});
     for _ in 0..10_000 {
-        // Half of them say a little and stop.
+        // Half of them send a few bytes and stop.
         if let Some(end) = network.play(v4(PLAYED).into(), 0) {
             network.inject(end, &[0xff; 7]);
         }

@@ -1,4 +1,4 @@
-//! The speaker's core under a simulated clock and network.
+//! Tests the core of the speaker with a simulated clock and network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agreement;

@@ -1,5 +1,5 @@
-//! Messages that are wrong in every way RFC 4271 section 6 and RFC 7606 know of: the session does what they say,
-//! and nobody else notices.
+//! Messages with every error described in RFC 4271 section 6 and RFC 7606: the session reacts as specified, and other
+//! sessions are not affected.
 
 use crate::net::*;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ pub fn update(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
 }
 
 pub const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
-/// 65001 as a sequence of one.
+/// An AS_SEQUENCE that contains 65001.
 pub const AS_PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe9];
 pub const NEXT_HOP: &[u8] = &[0x40, 3, 4, 10, 0, 0, 66];
 /// 192.0.2.0/24
@@ -59,7 +59,7 @@ pub fn open(asn: u32) -> Vec<u8> {
     encode_message(&Message::Open(open)).unwrap().to_vec()
 }
 
-/// A node with an ordinary peer and one that the test plays.
+/// Returns a node with an ordinary peer and one played by the test.
 pub fn scene(asn: u32) -> Net {
     let mut network = Net::default();
     let mut own = config(65000, 1);
@@ -76,7 +76,7 @@ pub fn scene(asn: u32) -> Net {
     network
 }
 
-/// Brings the played session up and announces [`GOOD`].
+/// Brings up the played session and announces [`GOOD`].
 pub fn established(network: &mut Net, asn: u32) -> End {
     let end = network.play(v4(PLAYED).into(), 0).unwrap();
     network.inject(end, &open(asn));
@@ -88,7 +88,7 @@ pub fn established(network: &mut Net, asn: u32) -> End {
     end
 }
 
-/// The NOTIFICATION a played connection got last.
+/// Returns the last NOTIFICATION that a played connection received.
 pub fn notification(network: &Net, end: End) -> Option<(u8, u8)> {
     let mut bytes = Bytes::copy_from_slice(&network.wires[&end].inbox);
     let mut last = None;
@@ -112,9 +112,9 @@ pub fn others_are_well(network: &Net) {
 enum Expect {
     /// The session ends with this NOTIFICATION.
     Reset(u8, u8),
-    /// The route counts as withdrawn.
+    /// The route is treated as withdrawn.
     Withdrawn,
-    /// The attribute is ignored, the route stays.
+    /// The attribute is ignored, the route is kept.
     Kept,
 }
 
@@ -139,7 +139,7 @@ fn wrong_headers_end_the_session() {
         network.inject(end, &bytes);
         assert!(network.wires[&end].closed, "{name}");
         let got = notification(&network, end).unwrap();
-        // A body that is too short may also be called a malformed attribute list.
+        // A body that is too short may also be reported as a malformed attribute list.
         let same = got == expected || (name == "update without lengths" && got == (3, 1));
         assert!(same, "{name}: {got:?}");
         assert_eq!(network.routes_to(0, GOOD), None, "{name}");
@@ -198,7 +198,7 @@ fn wrong_updates() {
     let all = |parts: &[&[u8]]| update(&[], &attributes(parts), NLRI);
     let with = |extra: &[u8]| update(&[], &attributes(&[ORIGIN, AS_PATH, NEXT_HOP, extra]), NLRI);
     let external: Vec<(&str, Vec<u8>, Expect)> = vec![
-        // RFC 4271 section 6.3 and RFC 7606 section 3 and 4: lists and lengths.
+        // RFC 4271 section 6.3 and RFC 7606 sections 3 and 4: lists and lengths.
         ("withdrawn length too large", message(2, &[0, 9, 0, 0]), Reset(3, 1)),
         ("attribute length too large", message(2, &[0, 0, 0, 9]), Reset(3, 1)),
         ("attribute runs over its list", all(&[ORIGIN, AS_PATH, NEXT_HOP, &[0x40, 5, 200]]), Withdrawn),
@@ -209,7 +209,7 @@ fn wrong_updates() {
         ("optional origin", all(&[&[0xc0, 1, 1, 0], AS_PATH, NEXT_HOP]), Withdrawn),
         ("unknown well-known attribute", with(&[0x40, 200, 1, 0]), Withdrawn),
         ("unknown optional attribute", with(&[0xc0, 200, 1, 0]), Kept),
-        // Section 3 (d): what must be there.
+        // Section 3 (d): missing mandatory attributes.
         ("no origin", all(&[AS_PATH, NEXT_HOP]), Withdrawn),
         ("no path", all(&[ORIGIN, NEXT_HOP]), Withdrawn),
         ("no next hop", all(&[ORIGIN, AS_PATH]), Withdrawn),
@@ -239,7 +239,7 @@ fn wrong_updates() {
         ("CLUSTER_LIST from outside", with(&[0x80, 10, 3, 0, 0, 0]), Kept),
         ("extended communities of seven octets", with(&[0xc0, 16, 7, 0, 0, 0, 0, 0, 0, 0]), Withdrawn),
         ("large communities of eleven octets", with(&[&[0xc0, 32, 11][..], &[0; 11]].concat()), Withdrawn),
-        // Section 5.3: prefixes that cannot be read.
+        // Section 5.3: prefixes that cannot be parsed.
         (
             "prefix of 33 bits",
             update(&[], &attributes(&[ORIGIN, AS_PATH, NEXT_HOP]), &[33, 1, 2, 3, 4, 5]),
@@ -270,7 +270,7 @@ fn wrong_updates() {
     }
 }
 
-/// 2001:db8::/32 by way of fd00::66.
+/// 2001:db8::/32 with next hop fd00::66.
 const MP_REACH: [u8; 29] = [
     0x80, 14, 26, 0, 2, 1, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0, 32, 0x20, 1, 0xd,
     0xb8,

@@ -1,4 +1,4 @@
-//! A network of speakers without sockets: connections are queues, and time passes when nothing else happens.
+//! A network of speakers without sockets: connections are queues, and time advances only when no event is pending.
 
 use bytes::Bytes;
 use ipnet::IpNet;
@@ -29,11 +29,11 @@ pub struct Node {
     pub kernel: BTreeMap<IpNet, Vec<IpAddr>>,
     pub complete: bool,
     pub alive: bool,
-    /// What this node's connections may take; `None` for no limit.
+    /// Whether this node sends nothing.
     pub stalled: bool,
 }
 
-/// Connections a test plays itself, by number.
+/// A connection whose remote end the test plays.
 pub struct Wire {
     pub inbox: Vec<u8>,
     pub closed: bool,
@@ -45,10 +45,10 @@ pub struct Net {
     pub now: Duration,
     links: HashMap<End, End>,
     events: VecDeque<Event>,
-    /// Addresses nobody can reach.
+    /// Unreachable addresses.
     pub cut: Vec<IpAddr>,
     pub wires: HashMap<End, Wire>,
-    /// Ends that are given nothing to send.
+    /// Connection ends on which no output is requested.
     slow: Vec<End>,
 }
 
@@ -64,7 +64,7 @@ pub fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// A configuration of a node `10.0.0.<last>`.
+/// Returns the configuration of a node `10.0.0.<last>`.
 pub fn config(asn: u32, last: u8) -> Config {
     let mut config = Config::new(asn, v4(last));
     config.local_v4 = Some(v4(last));
@@ -93,7 +93,7 @@ impl Net {
         self.nodes.len() - 1
     }
 
-    /// A mesh of nodes of one AS, each with the address `10.0.0.<n>`.
+    /// Creates a full mesh of nodes of one AS, each with the address `10.0.0.<n>`.
     pub fn mesh(count: u8, asn: u32) -> Net {
         let mut network = Net::default();
         for own in 1..=count {
@@ -106,7 +106,7 @@ impl Net {
         network
     }
 
-    /// Lets everything happen that needs no time.
+    /// Processes all events that need no time.
     pub fn settle(&mut self) {
         loop {
             let mut busy = false;
@@ -121,7 +121,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass, stopping for every timer.
+    /// Advances the time, stopping at every timer.
     pub fn run(&mut self, seconds: u64) {
         let end = self.now + Duration::from_secs(seconds);
         loop {
@@ -155,7 +155,7 @@ impl Net {
             busy = true;
             match order {
                 SocketRequest::Connect { conn, dial } => self.connect(id, conn, dial.to.ip()),
-                // Attempts succeed or fail at once.
+                // Attempts succeed or fail immediately.
                 SocketRequest::GiveUp { .. } => {}
                 SocketRequest::Close { conn, last } => {
                     let end = End { node: id, conn };
@@ -227,7 +227,7 @@ impl Net {
         }
     }
 
-    /// A connection from an address a test plays itself. None if the node does not want it.
+    /// Opens a connection from an address that the test plays. Returns `None` if the node rejects it.
     pub fn play(&mut self, from: IpAddr, to: NodeId) -> Option<End> {
         let local = SocketAddr::new(self.nodes[to].address, 179);
         let conn = self.nodes[to].core.accepted(self.now, local, SocketAddr::new(from, 40001))?;
@@ -236,7 +236,7 @@ impl Net {
         Some(end)
     }
 
-    /// What a played connection sends.
+    /// Delivers bytes on a played connection.
     pub fn inject(&mut self, end: End, bytes: &[u8]) {
         let now = self.now;
         self.receive(end, Bytes::copy_from_slice(bytes), now);
@@ -284,7 +284,7 @@ impl Net {
         let now = self.now;
         match event {
             Event::Bytes(end, bytes) if self.nodes[end.node].alive => {
-                // Small pieces, so that messages are cut anywhere.
+                // Small pieces, so that messages are split anywhere.
                 for piece in bytes.chunks(701) {
                     self.receive(end, Bytes::copy_from_slice(piece), now);
                 }
@@ -296,20 +296,20 @@ impl Net {
         }
     }
 
-    /// A node's end of its connection to another.
+    /// Returns a node's end of its connection to another.
     pub fn end_of(&self, node: NodeId, other: NodeId) -> End {
         let (end, _) = self.links.iter().find(|(a, b)| (a.node, b.node) == (node, other)).unwrap();
         *end
     }
 
-    /// From now on the connection from one node to another takes nothing.
+    /// Blocks the connection from one node to another until [`Net::release`].
     pub fn slow(&mut self, from: NodeId, to: NodeId) -> End {
         let end = self.end_of(from, to);
         self.slow.push(end);
         end
     }
 
-    /// [`Net::slow`] if there is such a connection.
+    /// Calls [`Net::slow`] if there is such a connection.
     pub fn try_slow(&mut self, from: NodeId, to: NodeId) -> Option<End> {
         let there = self.links.iter().any(|(a, b)| (a.node, b.node) == (from, to));
         there.then(|| self.slow(from, to))
@@ -319,7 +319,7 @@ impl Net {
         self.slow.retain(|slow| *slow != end);
     }
 
-    /// Ends a node as kill -9 does. Its connections are reset.
+    /// Terminates a node as kill -9 does. Its connections are reset.
     pub fn kill(&mut self, id: NodeId) {
         self.nodes[id].alive = false;
         let ends: Vec<End> = self.links.keys().filter(|end| end.node == id).copied().collect();
@@ -328,7 +328,7 @@ impl Net {
         }
     }
 
-    /// Cuts all connections of a node without telling it.
+    /// Resets all connections of a node.
     pub fn drop_connections(&mut self, id: NodeId) {
         let ends: Vec<(End, End)> =
             self.links.iter().filter(|(end, _)| end.node == id).map(|(a, b)| (*a, *b)).collect();
@@ -348,7 +348,7 @@ impl Net {
         self.nodes[id].core.originate(net(prefix), attrs);
     }
 
-    /// Whether the node would send packets for the prefix to exactly these next hops.
+    /// Returns the next hops of the node's route to the prefix, sorted.
     pub fn routes_to(&self, id: NodeId, prefix: &str) -> Option<Vec<IpAddr>> {
         self.nodes[id].kernel.get(&net(prefix)).cloned().map(|mut hops| {
             hops.sort();

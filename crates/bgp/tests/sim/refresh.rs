@@ -1,4 +1,4 @@
-//! Route refresh with peers that know only the old form, or the enhanced one.
+//! Route refresh with peers that support only the original form, or the enhanced one.
 
 use crate::net::*;
 use rustbgpd_wire::{Afi, Message, RouteRefreshMessage, RouteRefreshSubtype, Safi, encode_message};

@@ -1,4 +1,4 @@
-//! Graceful restart: routes survive a daemon, not its absence.
+//! Graceful restart: routes survive the restart of a daemon, but not its permanent absence.
 
 use crate::net::*;
 use tortie_bgp::core::Shutdown;
@@ -45,7 +45,7 @@ fn routes_of_a_killed_node_stay_until_it_is_back_and_what_it_no_longer_has_goes(
     let back = network.add_restarting(member(1, 3), true);
     network.originate(back, "192.0.1.0/24");
     network.run(10);
-    // It has heard everything but said nothing yet: our own routes are not known to be complete.
+    // The node has received all routes but sent none, because its own routes are not known to be complete.
     assert!(network.is_up(back, "peer2"));
     assert!(
         network.nodes[back].kernel.is_empty(),
@@ -207,7 +207,7 @@ fn a_collision_seen_late_costs_no_route() {
     let back = network.add_restarting(member(1, 2), true);
     network.run(10);
     assert!(network.is_up(1, "peer1"));
-    // The peer had preferred the other connection before it knew that we settled for this one.
+    // The peer preferred the other connection before it knew that we had chosen this one.
     let end = network.end_of(1, back);
     let cease = [&[0xff; 16][..], &[0, 21, 3, 6, 7]].concat();
     network.inject(end, &cease);

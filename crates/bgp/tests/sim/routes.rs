@@ -1,4 +1,4 @@
-//! Routes travel as RFC 4271 and RFC 4456 say.
+//! Routes are propagated as RFC 4271 and RFC 4456 specify.
 
 use crate::net::*;
 use rustbgpd_wire::LargeCommunity;
@@ -11,7 +11,7 @@ fn both() -> Vec<Family> {
     Family::ALL.to_vec()
 }
 
-/// Nodes `10.0.0.<n>` in the given AS, joined as listed, both families on every session.
+/// Creates nodes `10.0.0.<n>` in the given ASes, connected as listed, with both families on every session.
 fn topology(asns: &[u32], edges: &[(usize, usize)], adjust: impl Fn(usize, usize, &mut PeerConfig)) -> Net {
     let mut network = Net::default();
     for (own, asn) in asns.iter().enumerate() {
@@ -63,7 +63,7 @@ fn routes_of_both_families_come_and_go() {
         assert_eq!(network.routes_to(node, "2001:db8:1::/48"), None);
         assert_eq!(network.status(node, "peer1").prefixes_in, tortie_bgp::PerFamily { v4: 2, v6: 1 });
     }
-    // A route that comes back under a number that was free for a while is advertised again.
+    // A route that returns under a reused destination number is advertised again.
     network.originate(0, "192.0.2.0/24");
     network.settle();
     assert_eq!(network.routes_to(1, "192.0.2.0/24"), Some(vec![ip("10.0.0.1")]));
@@ -84,7 +84,7 @@ fn external_peers_see_our_as_and_ourselves_as_next_hop() {
     let last = best(&network, 2, "192.0.2.0/24");
     assert_eq!((&*last.attrs.as_path, last.attrs.med), (&[65002, 65001][..], None));
     assert_eq!(network.routes_to(2, "192.0.2.0/24"), Some(vec![ip("10.0.0.2")]));
-    // Back to where it came from it does not go.
+    // It is not advertised back to its source.
     assert_eq!(network.status(0, "peer2").prefixes_in.v4, 0);
 }
 
@@ -125,7 +125,7 @@ fn inside_an_as_routes_are_not_passed_on_without_a_reflector() {
 
 #[test]
 fn a_reflector_passes_routes_between_clients_and_the_rest() {
-    // 0 and 1 are clients of the reflector 2; 3 and 4 are ordinary peers of it.
+    // 0 and 1 are clients of reflector 2; 3 and 4 are its non-client peers.
     let adjust = |own: usize, other: usize, peer: &mut PeerConfig| {
         if own == 2 && other < 2 {
             peer.reflect = Some(v4(200));
@@ -153,7 +153,7 @@ fn a_reflector_passes_routes_between_clients_and_the_rest() {
 
 #[test]
 fn reflectors_in_a_ring_do_not_pass_a_route_round_for_ever() {
-    // Three reflectors of different clusters, clients of each other, and one of a shared cluster.
+    // Three reflectors of different clusters are clients of each other; node 3 is a client of the first.
     let adjust = |own: usize, _, peer: &mut PeerConfig| {
         if own < 3 {
             peer.reflect = Some(v4(200 + own as u8));
@@ -375,7 +375,7 @@ fn many_routes_need_few_messages() {
     }
     network.settle();
     assert_eq!(network.status(1, "peer1").prefixes_in.v4, 20_000);
-    // 65,535 octets hold some 13,000 such prefixes; the walk looks at 4096 at a time.
+    // 65,535 octets hold some 13,000 such prefixes; the walk examines 4096 at a time.
     let updates = network.status(0, "peer2").updates_out - before;
     assert!(updates <= 10, "{updates} messages");
 }
@@ -385,7 +385,7 @@ fn a_peer_that_does_not_read_delays_nobody_and_catches_up() {
     let mut network = topology(&[64512; 3], &[(0, 1), (0, 2)], |_, _, _| {});
     network.run(20);
     let now = network.now;
-    // Node 2 plays dead: what node 0 wants to send to it is never asked for.
+    // Node 2 does not read: no output for it is requested from node 0.
     let slow = network.slow(0, 2);
     for round in 0..50u32 {
         for number in 0..100u32 {
@@ -428,7 +428,8 @@ fn a_peer_that_never_reads_is_given_up() {
 
 #[test]
 fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
-    // Node 0 hears of both prefixes from node 1, and of the first also from node 2; node 3 hears what 0 uses.
+    // Node 0 learns both prefixes from node 1, and the first also from node 2; node 3 learns the routes that node 0
+    // uses.
     let mut network = topology(&[65001, 65002, 65003, 65004], &[(0, 1), (0, 2), (0, 3)], |_, _, _| {});
     for (prefix, alone) in [
         ("192.0.2.0/24", false),
@@ -471,7 +472,7 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
 
 #[test]
 fn several_paths_are_advertised_to_peers_that_take_them() {
-    // Node 0 is asked by 1 and 2 to pass on the same prefix; 3 takes all paths, 4 only the best.
+    // Nodes 1 and 2 announce the same prefix to node 0; 3 receives all paths, 4 only the best.
     let edges = [(0, 1), (0, 2), (0, 3), (0, 4)];
     let mut network = topology(&[65001, 65002, 65003, 65004, 65005], &edges, |own, other, session| {
         session.add_path = [own, other].contains(&3);
@@ -495,14 +496,14 @@ fn several_paths_are_advertised_to_peers_that_take_them() {
     both.iter().for_each(|prefix| network.originate(2, prefix));
     network.settle();
     know(&network, &[&[65001, 65002], &[65001, 65003]], &[&[65001, 65002]]);
-    // The second best changes.
+    // The second-best path changes.
     let longer = Attrs { as_path: vec![65009].into(), ..Attrs::local() };
     both.iter().for_each(|prefix| network.originate_with(2, prefix, longer.clone()));
     network.settle();
     know(&network, &[&[65001, 65002], &[65001, 65003, 65009]], &[&[65001, 65002]]);
-    // That changed nothing for peers that get the best path only.
+    // That changes nothing for peers that receive only the best path.
     assert_eq!(network.status(0, "peer5").updates_out, 2);
-    // The best goes, the other moves up.
+    // The best path is withdrawn, the other one takes its place.
     both.iter().for_each(|prefix| network.nodes[1].core.withdraw(net(prefix)));
     network.settle();
     know(&network, &[&[65001, 65003, 65009]], &[&[65001, 65003, 65009]]);

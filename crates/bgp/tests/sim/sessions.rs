@@ -1,4 +1,4 @@
-//! Sessions come up, stay up and end as they should.
+//! Sessions come up, stay up and end as specified.
 
 use crate::net::*;
 use tortie_bgp::core::{PeerState, Shutdown};
@@ -41,7 +41,7 @@ fn keepalives_hold_a_silent_session_and_silence_ends_it() {
     assert_eq!(network.status(0, "peer2").established, 1);
     // A peer whose messages do not arrive: the hold timer of the other side ends the session.
     network.nodes[1].stalled = true;
-    // The last one came at most a third of the hold time ago.
+    // The last keepalive arrived at most a third of the hold time ago.
     network.run(159);
     assert!(network.is_up(0, "peer2"), "{:?}", network.status(0, "peer2"));
     let mut waited = 0;

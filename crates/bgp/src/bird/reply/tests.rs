@@ -1,4 +1,4 @@
-//! Answers as BIRD 2.0.12 gave them.
+//! Replies recorded from BIRD 2.0.12.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn the_daemon() {
     assert_eq!(daemon.router_id, Ipv4Addr::new(10, 0, 0, 1));
     assert_eq!(between(daemon.started, daemon.now), Duration::from_secs(8), "whatever the time zone");
     assert!(daemon.restarting);
-    // Before it has our configuration, BIRD writes times in its own way.
+    // Before BIRD has loaded our configuration, it prints times in its own format.
     let foreign = super::daemon(&lines(&STATUS.replace('T', " "))).unwrap();
     assert_eq!(foreign.started, foreign.now);
     assert!(super::daemon(&lines("0013 Daemon is up and running")).is_err());
@@ -126,7 +126,7 @@ fn nonsense_is_an_error() {
 }
 
 proptest::proptest! {
-    /// Whatever an answer says, reading it ends with a result or an error.
+    /// Parsing any reply ends with a result or an error.
     #[test]
     fn any_answer_is_survived(texts in proptest::collection::vec("(1002|1006|1007|1011|1012)[- ].{0,60}|.{0,60}", 0..40)) {
         let mut lines: Vec<Line> = Vec::new();
