@@ -306,7 +306,7 @@ impl Task {
                 && address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
                 && is_without_ipv6(error)
             {
-                tracing::info!("this kernel has no IPv6; BGP listens on IPv4 alone");
+                tracing::info!("the kernel has no IPv6; BGP listens on IPv4 only");
                 continue;
             }
             let socket = socket.map_err(|error| SpeakerError::Listen { address: *address, error })?;
@@ -358,7 +358,7 @@ impl Task {
 
     fn accepted(&mut self, now: Duration, stream: TcpStream, local: SocketAddr, remote: SocketAddr) {
         let Some(conn) = self.core.accepted(now, local, remote) else {
-            debug!(%remote, "connection refused: not from a peer, or the peer has a session or must not have one");
+            debug!(%remote, "connection rejected: not from a configured peer, or the peer has a session or must not have one");
             return;
         };
         let hops = self.core.ttl_security(conn);

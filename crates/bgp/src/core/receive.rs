@@ -120,7 +120,7 @@ impl Core {
         let families = peer.families();
         if withdraw {
             peer.history.malformed += 1;
-            debug!(peer = %peer.name, "malformed attributes: the routes count as withdrawn");
+            debug!(peer = %peer.name, "malformed attributes: the routes are treated as withdrawn");
         }
         let empty = parsed.update.withdrawn.is_empty() && parsed.update.announced.is_empty();
         let no_attributes = parsed.update.attributes.is_empty();
@@ -279,7 +279,7 @@ impl Core {
         if near && !peer.near_limit {
             warn!(
                 peer = %peer.name, received, limit, %family,
-                "the peer has announced over {WARN_PERCENT} % of the routes it may; the session ends at the limit, \
+                "the peer has announced over {WARN_PERCENT} % of its route limit; the session ends at the limit, \
                  raise it if these routes are wanted",
             );
         }

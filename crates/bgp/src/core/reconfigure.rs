@@ -70,7 +70,7 @@ impl Core {
         let Some(peer_id) = PeerId::from_index(index) else {
             self.peers.pop();
             self.origins.pop();
-            tracing::error!(name, "more peers than can be numbered");
+            tracing::error!(name, "cannot add the BGP peer: too many peers");
             return;
         };
         let peer = Peer::new(peer_id, name, config, &self.config, now);

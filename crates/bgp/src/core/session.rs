@@ -383,7 +383,7 @@ impl Core {
         peer.blocked_until = Some(now + hold);
         warn!(
             peer = %peer.name, address = %peer.config.address, reason, seconds = hold.as_secs(),
-            "a limit of routes is exceeded: the session ends and is not tried again for a while; \
+            "the peer exceeded a route limit: the session is closed and the peer is blocked for a while; \
              filter the routes at the peer or raise the limit",
         );
         self.cease(now, peer_id, direction, cease_subcode::MAX_PREFIXES);
