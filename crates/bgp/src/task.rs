@@ -358,7 +358,7 @@ impl Task {
 
     fn accepted(&mut self, now: Duration, stream: TcpStream, local: SocketAddr, remote: SocketAddr) {
         let Some(conn) = self.core.accepted(now, local, remote) else {
-            debug!(%remote, "connection rejected: not from a configured peer, or the peer has or must not have a session");
+            debug!(%remote, "connection rejected: unknown peer, or the peer has or must not have a session");
             return;
         };
         let hops = self.core.ttl_security(conn);

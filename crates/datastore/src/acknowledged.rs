@@ -1,10 +1,12 @@
-//! What has been acknowledged, noted beside the database.
+//! Records the newest acknowledged commit in a file beside the database.
 //!
-//! After a crash redb goes back to the commit before the last one when the last one is not whole: it cannot tell a commit
-//! that was never finished from one that was finished, acknowledged and damaged later. This note can: it is written after
-//! a commit is durable and before anybody is answered. A database that is behind its note has lost writes.
+//! After a crash redb falls back to the commit before the last one if the last one is incomplete. It cannot
+//! distinguish a commit that was never finished from one that was finished, acknowledged and damaged later. This
+//! record can: it is written after a commit is durable and before any client is answered. A database that is older
+//! than its record has lost writes.
 //!
-//! The note itself is not synced with every commit: it survives `kill -9` at once, and a power cut after a second at most.
+//! The record is not synced with every commit: it survives `kill -9` immediately, and a power cut after at most one
+//! second.
 
 use super::directory::Identity;
 use sha2::{Digest, Sha256};
@@ -14,10 +16,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The note inside a data directory.
+/// Name of the record file inside a data directory.
 pub const FILE_NAME: &str = "store.acknowledged";
 const MAGIC: &[u8; 8] = b"tortieak";
-/// Two places written in turn, a sector each: one of them is whole at any moment.
+/// Two slots written alternately, one sector each, so that one of them is intact at any moment.
 const SLOT_BYTES: u64 = 512;
 const BODY_BYTES: usize = 32;
 const RECORD_BYTES: usize = BODY_BYTES + 32;
@@ -26,7 +28,7 @@ const RECORD_BYTES: usize = BODY_BYTES + 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub cluster: u64,
-    /// Counts the commits of a store.
+    /// Number of the commit in this store.
     pub sequence: u64,
     pub revision: i64,
 }
@@ -39,7 +41,8 @@ pub struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Opens the note of a data directory, or makes one with its blocks allocated: it must never need room later.
+    /// Opens the record of a data directory, or creates one with its blocks allocated, so that it never needs disk
+    /// space later.
     pub fn open(dir: &Path) -> io::Result<Acknowledged> {
         let path = dir.join(FILE_NAME);
         let mut options = OpenOptions::new();
@@ -50,7 +53,7 @@ impl Acknowledged {
         Ok(Acknowledged { file, unsynced: AtomicBool::new(false), failed: AtomicBool::new(false) })
     }
 
-    /// The newest commit that a data directory is known to have acknowledged.
+    /// Returns the newest commit that a data directory is known to have acknowledged.
     pub fn read(dir: &Path) -> io::Result<Option<Mark>> {
         let file = match File::open(dir.join(FILE_NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -71,7 +74,8 @@ impl Acknowledged {
         Ok(newest)
     }
 
-    /// Notes a durable commit. Failing to do so does not stop the store: it only makes the next start less strict.
+    /// Records a durable commit. A failure does not stop the store: it only makes the check at the next start less
+    /// strict.
     pub fn note(&self, mark: Mark) {
         match self.file.write_all_at(&encode(mark), (mark.sequence % 2) * SLOT_BYTES) {
             Ok(()) => self.unsynced.store(true, Ordering::Release),
@@ -85,7 +89,7 @@ impl Acknowledged {
         }
     }
 
-    /// Notes a commit as the only one: for a store that was put in the place of another.
+    /// Records a commit as the only one, for a store that replaces another.
     pub fn restart(&self, mark: Mark) {
         if let Err(error) = self.file.write_all_at(&[0; 2 * SLOT_BYTES as usize], 0) {
             tracing::warn!("cannot clear {FILE_NAME}: {error}");
@@ -93,7 +97,7 @@ impl Acknowledged {
         self.note(mark);
     }
 
-    /// Makes the newest note survive a power cut.
+    /// Makes the newest record survive a power cut.
     pub fn sync(&self) -> io::Result<()> {
         if self.unsynced.swap(false, Ordering::AcqRel) { self.file.sync_data() } else { Ok(()) }
     }
@@ -145,7 +149,7 @@ mod tests {
             assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(mark(sequence)));
         }
         note.sync().unwrap();
-        // Torn or damaged, the one before it is still there.
+        // If the newest slot is torn or damaged, the previous record is still there.
         note.file.write_all_at(&[0xff], 20).unwrap();
         assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(mark(3)));
     }

@@ -1,11 +1,11 @@
-//! Lets clients through whose `:authority` is no authority.
+//! Accepts clients whose `:authority` header is not a valid authority.
 //!
-//! etcdctl and other clients written in Go send the endpoint as it was configured there: `http://127.0.0.1:2379`, or
-//! the path of a Unix socket. Go servers do not look at it and neither do we, but the HTTP/2 library below us resets
-//! such a request before anybody sees it. So on its way in, an `:authority` that is spelled out is replaced by a
-//! short valid one. HPACK needs no decoding for that: only the borders between header fields have to be found.
-//! The replacement is never longer than what it replaces, so that an entry in the connection's header table lives at
-//! least as long as the client believes.
+//! etcdctl and other Go clients send the endpoint as it was configured: `http://127.0.0.1:2379`, or the path of a
+//! Unix socket. Go servers ignore it and so do we, but the HTTP/2 library below us resets such a request before it
+//! reaches the service. Literal `:authority` values are therefore replaced by a short valid one while reading. HPACK
+//! needs no decoding for that: only the boundaries between header fields have to be found. The replacement is never
+//! longer than the original, so that an entry in the dynamic header table of the connection lives at least as long as
+//! the client assumes.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io;
@@ -20,12 +20,12 @@ const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// The largest frame a client may send unless the server allows more, which it does not.
+/// Maximum frame size that a client may send unless the server raises it, which it does not.
 const MAX_FRAME: usize = 16 * 1024;
-/// `:authority` in HPACK's static table.
+/// Index of `:authority` in the static table of HPACK.
 const AUTHORITY: usize = 1;
 
-/// A connection whose requests are put right as they are read.
+/// A connection whose requests are rewritten while they are read.
 pub struct AuthorityRewriter<T> {
     io: T,
     rewriter: Rewriter,
@@ -40,14 +40,14 @@ impl<T> AuthorityRewriter<T> {
 /// Follows the frames of a connection.
 #[derive(Default)]
 struct Rewriter {
-    /// Read, but not yet understood.
+    /// Bytes that have been read but not yet parsed.
     raw: BytesMut,
     ready: BytesMut,
-    /// This many bytes go through as they are.
+    /// Number of bytes to pass through unchanged.
     pass: usize,
 }
 
-/// What the rewriter makes of a connection that arrives in pieces.
+/// Returns the output of the rewriter for a connection that arrives in pieces.
 #[cfg(fuzzing)]
 pub fn rewritten<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut rewriter = Rewriter { pass: PREFACE, ..Rewriter::default() };
@@ -84,8 +84,8 @@ impl Rewriter {
         }
     }
 
-    /// For bytes that need no rewriting, which is all of them once a client has sent its first request: how many of
-    /// those that follow go through as they are.
+    /// Checks whether the bytes need no rewriting, which holds for all of them after the first request of a client.
+    /// If so, returns how many of the following bytes pass through unchanged.
     fn untouched(&self, mut bytes: &[u8]) -> Option<usize> {
         if !self.raw.is_empty() {
             return None;
@@ -123,7 +123,7 @@ impl Rewriter {
     }
 }
 
-/// The length of a frame, and whether it holds a header block that can be rewritten.
+/// Returns the length of a frame, and whether it contains a header block that can be rewritten.
 fn understand(header: &[u8; FRAME_HEADER]) -> (usize, bool) {
     let [a, b, c, kind, flags, ..] = *header;
     let length = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -131,14 +131,14 @@ fn understand(header: &[u8; FRAME_HEADER]) -> (usize, bool) {
     (length, whole && length <= MAX_FRAME)
 }
 
-/// What precedes the header block in a HEADERS frame, and the block.
+/// Splits the payload of a HEADERS frame into the part before the header block and the block.
 fn header_block(flags: u8, payload: &[u8]) -> (&[u8], &[u8]) {
     let start = if flags & PRIORITY != 0 { 5.min(payload.len()) } else { 0 };
     payload.split_at(start)
 }
 
-/// The same header block with every spelled out `:authority` replaced. What cannot be followed stays as it is: the
-/// library will say what is wrong with it.
+/// Returns the header block with every literal `:authority` value replaced. Parts that cannot be parsed are left
+/// unchanged; the HTTP/2 library reports the error.
 fn replace_authority(block: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(block.len());
     let mut rest = block;
@@ -162,11 +162,11 @@ fn spells_authority(mut block: &[u8]) -> bool {
 /// One field of a header block.
 struct Field<'a> {
     bytes: &'a [u8],
-    /// Where the value begins, of an `:authority` that is spelled out and not empty.
+    /// Offset of the value, if this is a literal, non-empty `:authority`.
     authority_at: Option<usize>,
 }
 
-/// Takes a field off the front; takes nothing if there is none that can be followed.
+/// Splits off the next field. Consumes nothing if no field can be parsed.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     let start = *rest;
     let mut ahead = start;
@@ -190,7 +190,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     Some(Field { bytes: &start[..start.len() - ahead.len()], authority_at })
 }
 
-/// An HPACK integer with a prefix of so many bits.
+/// Parses an HPACK integer with a prefix of this many bits.
 fn integer(bytes: &mut &[u8], prefix: u32) -> Option<usize> {
     let mask = (1usize << prefix) - 1;
     let mut value = usize::from(*bytes.first()?) & mask;
@@ -209,7 +209,7 @@ fn integer(bytes: &mut &[u8], prefix: u32) -> Option<usize> {
     None
 }
 
-/// Skips a string; its length on the wire.
+/// Skips a string and returns its encoded length.
 fn string(bytes: &mut &[u8]) -> Option<usize> {
     let length = integer(bytes, 7)?;
     if length > bytes.len() {
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// POST, an authority, a field with a name of its own, then END_HEADERS and END_STREAM.
+    /// POST, an authority, a field with a literal name, then END_HEADERS and END_STREAM.
     fn request(authority: &[u8]) -> Vec<u8> {
         let mut block = vec![0x83, 0x41, authority.len() as u8];
         block.extend_from_slice(authority);

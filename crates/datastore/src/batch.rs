@@ -1,5 +1,5 @@
-//! A group of writes in the making: applied in order to one database transaction, visible to nobody else until it
-//! is committed.
+//! A group of writes in progress: applied in order to one database transaction, and invisible to readers until it is
+//! committed.
 
 use super::auth::AuthState;
 use super::change::{Change, Commit};
@@ -22,25 +22,25 @@ use tortie_etcd_proto::etcdserverpb::{
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-/// Lease id to the time to live it was granted, in seconds.
+/// Maps a lease ID to its granted time to live in seconds.
 pub const LEASES: TableDefinition<i64, i64> = TableDefinition::new("leases");
 
-/// Numbers that change with almost every write, kept together in one row.
+/// Values that change with almost every write, stored together in one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     pub revision: i64,
     /// Revisions below this one can no longer be read.
     pub compacted: i64,
-    /// Superseded versions up to this revision are gone from the tables.
+    /// Superseded versions up to this revision have been removed from the tables.
     pub collected: i64,
     /// Bytes of keys and values in the tables.
     pub in_use: i64,
     pub no_space: bool,
-    /// Counts commits.
+    /// Number of commits.
     pub sequence: u64,
 }
 
-/// Leases that were granted or revoked; the lessor takes them over once they are durable.
+/// A granted or revoked lease; passed to the lessor once it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseChange {
     Granted { id: i64, ttl: i64 },
@@ -55,27 +55,27 @@ pub struct Batch<'t> {
     transaction: &'t WriteTransaction,
     index: Index,
     history: History<'t>,
-    /// Opened when first needed: most groups have nothing to do with leases.
+    /// Opened on first use: most groups do not involve leases.
     leases: Option<Leases<'t>>,
     lease_keys: Option<LeaseKeys<'t>>,
     pub state: State,
     pub auth: Arc<AuthState>,
-    /// Changes of the request being applied.
+    /// Changes of the request that is being applied.
     open: Vec<Arc<Change>>,
-    /// Where in `open` each key was changed first; filled once a request changes a key for the second time.
+    /// Index in `open` of the first change of each key; filled once a request changes a key for the second time.
     first_changes: HashMap<Bytes, usize>,
     commits: Vec<Commit>,
     lease_changes: Vec<LeaseChange>,
     scratch: Vec<u8>,
-    /// Bytes of old values that the changes of this group keep.
+    /// Bytes of previous values that the changes of this group hold.
     held: usize,
-    /// Whether every change of the request being applied keeps its old value.
+    /// Whether every change of the current request holds its previous value.
     is_whole: bool,
-    /// What the request being applied may still look at.
+    /// Remaining number of versions that the current request may examine.
     pub work: Work,
 }
 
-/// What a group came to, once its transaction is committed.
+/// The result of a group, to be published after its transaction is committed.
 pub struct Finished {
     pub state: State,
     pub auth: Arc<AuthState>,
@@ -116,18 +116,18 @@ impl<'t> Batch<'t> {
         })
     }
 
-    /// Closes the tables; what is left to do is to commit.
+    /// Closes the tables, so that the transaction can be committed.
     pub fn finish(self) -> Finished {
         let Batch { state, auth, index, commits, lease_changes, .. } = self;
         Finished { state, auth, index, commits, lease_changes }
     }
 
-    /// The revision the request being applied sees: its own, once it has changed something.
+    /// Returns the revision that the current request sees: its own, once it has changed something.
     pub fn revision(&self) -> i64 {
         self.state.revision + i64::from(!self.open.is_empty())
     }
 
-    /// Ends a request; what it changed, if anything, becomes one revision.
+    /// Ends a request. Its changes, if any, become one revision.
     pub fn seal(&mut self) -> i64 {
         self.first_changes.clear();
         self.work.set(usize::MAX);
@@ -155,16 +155,16 @@ impl<'t> Batch<'t> {
     }
 
     pub fn range(&self, request: &RangeRequest) -> Result<Result<RangeResponse, Refusal>, Fault> {
-        // Its size was measured before.
+        // The size of the response was checked before.
         range::range(&self.view(), request, &mut Allowance::new(usize::MAX))
     }
 
-    /// Whether the lease a put names, if any, is there.
+    /// Returns whether the lease that a put names exists; true if it names none.
     pub fn has_lease(&mut self, request: &PutRequest) -> Result<bool, Fault> {
         Ok(request.lease == 0 || self.leases()?.get(request.lease)?.is_some())
     }
 
-    /// Whether what a put leaves as it is, if anything, is there.
+    /// Returns whether the key exists if a put keeps its value or lease; true if it keeps neither.
     pub fn has_kept(&self, request: &PutRequest) -> Result<bool, Fault> {
         let keeps = request.ignore_value || request.ignore_lease;
         Ok(!keeps || self.index.get(&request.key).is_some_and(|place| !place.deleted))
@@ -208,7 +208,8 @@ impl<'t> Batch<'t> {
         Ok(PutResponse { header: self.header(), prev_kv: answer })
     }
 
-    /// Refuses to delete when that would be too much at once, or the answer, which may hold what was deleted, too large.
+    /// Deletes a range. Rejects the request if it would delete too much at once, or if the response, which may
+    /// contain the deleted values, would be too large.
     pub fn delete_within_limits(
         &mut self,
         request: &DeleteRangeRequest,
@@ -233,7 +234,7 @@ impl<'t> Batch<'t> {
             room = room.saturating_sub(version.value.len());
             let kv = match kept {
                 true => version.key_value(key),
-                // All that is needed to delete it.
+                // The fields that are needed to delete it.
                 false => KeyValue { key, lease: version.lease, ..Default::default() },
             };
             deletions.push((version.at, kv, kept));
@@ -263,7 +264,7 @@ impl<'t> Batch<'t> {
         Ok(Ok(()))
     }
 
-    /// Deletes the lease and its keys, in order of key; `None` when there is no such lease.
+    /// Deletes the lease and its keys, in key order; `None` if the lease does not exist.
     pub fn revoke(&mut self, id: i64) -> Result<Option<()>, Fault> {
         if self.leases()?.remove(id)?.is_none() {
             return Ok(None);
@@ -278,7 +279,7 @@ impl<'t> Batch<'t> {
         Ok(Some(()))
     }
 
-    /// Removes some of the versions that compaction made unreachable; true when none is left.
+    /// Removes some of the versions that compaction made unreachable. Returns true when none is left.
     pub fn compact_step(&mut self, budget: usize) -> Result<bool, Fault> {
         let State { collected, compacted, .. } = self.state;
         if collected >= compacted {
@@ -341,7 +342,7 @@ impl<'t> Batch<'t> {
         Ok(Newest { at, live: Some(version.key_value(Bytes::copy_from_slice(key))) })
     }
 
-    /// Without its value, what is deleted is no previous value for watchers.
+    /// Writes a tombstone. Without `has_value`, watchers get no previous value from it.
     fn write_tombstone(&mut self, previous: Revision, kv: KeyValue, has_value: bool) -> Result<(), Fault> {
         let at = self.next_revision();
         let version = Version { at, deleted: true, created: 0, version: 0, lease: 0, value: &[] };
@@ -368,7 +369,7 @@ impl<'t> Batch<'t> {
         self.open.push(Arc::new(change));
     }
 
-    /// The previous value in an event: the one before the whole transaction, not before this change.
+    /// Returns the previous value of an event: the value before the whole transaction, not before this change.
     fn before(&mut self, newest: Option<KeyValue>) -> Option<KeyValue> {
         let newest = newest?;
         if newest.mod_revision <= self.state.revision {
@@ -406,7 +407,7 @@ impl<'t> Batch<'t> {
     }
 }
 
-/// The keys attached to a lease, in order, as far as they are taken.
+/// Returns the keys attached to a lease in order, until `take` returns false.
 pub fn lease_keys(
     table: &impl ReadableTable<(i64, &'static [u8]), ()>,
     id: i64,

@@ -1,13 +1,14 @@
-//! Buffers of large answers, used again: memory that is fresh from the kernel costs a fault and a cleared page for every four
+//! Reuses the buffers of large responses. Memory fresh from the kernel costs a page fault and a cleared page per four
 //! kilobytes, a tenth of the time that a list takes.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The size of those that are used again.
+/// Size of the reusable buffers.
 pub const SIZE: usize = 256 * 1024;
-/// The allocator maps a buffer of this size and gives it back whole; only the pages that are written are taken.
+/// The allocator maps a buffer of this size separately and returns it to the kernel as a whole; only the pages that
+/// are written use memory.
 pub const LARGE: usize = 33 << 20;
-/// So many wait for the next answer, whoever needs it: 8 MiB.
+/// Maximum number of unused buffers that are kept: 8 MiB.
 pub const KEPT: usize = 32;
 
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! What a write did, as watchers see it.
+//! The effect of a write in the form in which watchers receive it.
 
 use bytes::Bytes;
 use prost::Message;
@@ -6,16 +6,16 @@ use std::sync::{Arc, OnceLock};
 use tortie_etcd_proto::mvccpb::event::EventType;
 use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 
-/// All changes of one revision, in order; a watcher sees them together or not at all.
+/// All changes of one revision, in order. A watcher receives either all of them or none.
 #[derive(Debug)]
 pub struct Commit {
     pub revision: i64,
     pub changes: Vec<Arc<Change>>,
-    /// Whether each change has what stood there before; else watchers read the revision from disk.
+    /// Whether each change holds its previous value; otherwise watchers read the revision from disk.
     pub is_whole: bool,
 }
 
-/// One put or delete. Its wire form is made once, by the first watcher that needs it, and shared by the others.
+/// One put or delete. Its wire format is encoded once, by the first watcher that needs it, and shared by the others.
 #[derive(Debug)]
 pub struct Change {
     pub kv: KeyValue,
@@ -35,13 +35,13 @@ impl Change {
         Change { deleted: true, ..Change::put(kv, previous) }
     }
 
-    /// About how much memory it takes: what it is made of, and its encoded form.
+    /// Returns the approximate memory usage, including the encoded form.
     pub fn size(&self) -> usize {
         let of = |kv: &KeyValue| kv.key.len() + kv.value.len();
         64 + 2 * (of(&self.kv) + self.previous.as_ref().map_or(0, of))
     }
 
-    /// The encoded `mvccpb.Event`.
+    /// Returns the encoded `mvccpb.Event`.
     pub fn event(&self, with_previous: bool) -> &Bytes {
         let cell = if with_previous { &self.with_previous } else { &self.bare };
         cell.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! What is wrong with a request before any state is looked at.
+//! Validates requests without access to the state of the store.
 
 use super::refusal::Refusal;
 use super::writes::Writes;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tortie_etcd_proto::etcdserverpb::request_op::Request;
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest};
 
-/// etcd's default limits.
+/// The default limits of etcd.
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
 const MAX_TXN_OPS: usize = 128;
 
@@ -41,7 +41,7 @@ pub fn txn(request: &TxnRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a transaction can change nothing whichever way its comparisons go.
+/// Returns whether neither branch of a transaction can change anything.
 pub fn is_read_only(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(|op| match &op.request {
         Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) => false,
@@ -50,7 +50,7 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     })
 }
 
-/// Whether a transaction may add data, which a full store refuses.
+/// Returns whether a transaction may add data, which a full store rejects.
 pub fn puts(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestPut(_)) => true,
@@ -59,7 +59,7 @@ pub fn puts(request: &TxnRequest) -> bool {
     })
 }
 
-/// The leases that a transaction attaches keys to, in either branch.
+/// Returns the leases to which a transaction attaches keys in either branch.
 pub fn leases(request: &TxnRequest) -> BTreeSet<i64> {
     let mut found = BTreeSet::new();
     for op in request.success.iter().chain(&request.failure) {
@@ -72,7 +72,7 @@ pub fn leases(request: &TxnRequest) -> BTreeSet<i64> {
     found
 }
 
-/// Whether the answer to a transaction may hold many keys.
+/// Returns whether the response to a transaction may contain many keys.
 pub fn lists(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestRange(range)) => {
@@ -88,7 +88,7 @@ fn key(key: &Bytes) -> Result<(), Refusal> {
     if key.is_empty() { Err(Refusal::EMPTY_KEY) } else { Ok(()) }
 }
 
-/// Nested transactions share one allowance of operations, level by level.
+/// Checks the operations. Nested transactions share one limit of operations, level by level.
 fn shape(request: &TxnRequest, allowance: usize) -> Result<(), Refusal> {
     let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
     let left = allowance.checked_sub(ops).ok_or(Refusal::TOO_MANY_OPS)?;

@@ -1,4 +1,4 @@
-//! A client's connection, whatever it runs over.
+//! A client connection over TCP, TLS or a Unix socket.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tortie_tls::common_name;
 pub struct Connection {
     stream: Stream,
     peer: Peer,
-    /// Its place among the connections that are allowed.
+    /// Counts against the limit of connections.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -23,10 +23,10 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// What is known of a client.
+/// The identity of a client.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// The common name in its certificate, which an authority of ours has signed.
+    /// The common name of its certificate, which is signed by a trusted CA.
     pub common_name: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The store without network, threads or clock: requests in, answers and changes out.
+//! The store without network, threads or clock. Its inputs are requests; its outputs are responses and changes.
 
 use super::acknowledged::{Acknowledged, Mark};
 use super::auth::{AuthChange, AuthState};
@@ -23,7 +23,7 @@ use tortie_etcd_proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, TxnRequest, TxnResponse,
 };
 
-/// A request that changes the store, already checked for its form.
+/// A request that changes the store and has already been validated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     Put(PutRequest),
@@ -37,7 +37,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// About how much memory it takes while it waits.
+    /// Returns the approximate memory usage while the request is queued.
     pub fn weight(&self) -> usize {
         match self {
             Write::Put(request) => request.key.len() + request.value.len(),
@@ -53,7 +53,7 @@ pub enum Answer {
     Put(PutResponse),
     Delete(DeleteRangeResponse),
     Txn(TxnResponse),
-    /// Done, at this revision.
+    /// Success at this revision.
     Done {
         revision: i64,
     },
@@ -63,7 +63,7 @@ pub enum Answer {
     },
 }
 
-/// What a group of writes came to, all of it durable.
+/// The result of a group of writes, all of them durable.
 pub struct Applied {
     pub answers: Vec<Result<Answer, Refusal>>,
     pub commits: Vec<Commit>,
@@ -80,11 +80,11 @@ pub struct Core {
     quota_bytes: u64,
     latest: Arc<Latest>,
     plenty: Plenty,
-    /// The last commit found no space in spite of all.
+    /// Whether the last commit failed for lack of disk space in spite of the reserve.
     starved: bool,
 }
 
-/// How many old versions are removed along with one group of writes.
+/// Number of old versions that are removed together with one group of writes.
 const COMPACTION_BUDGET: usize = 1024;
 
 impl Core {
@@ -118,7 +118,7 @@ impl Core {
         })
     }
 
-    /// Gone once nobody works on the database any more and its directory is free.
+    /// Returns a reference that expires once no reader uses the database any more and its directory is unlocked.
     pub fn lifetime(&self) -> Weak<Database> {
         Arc::downgrade(&self.database)
     }
@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// Applies a group of writes in order and makes them durable together. A fault means that none of them may be
-    /// acknowledged, and that nothing more can be written.
+    /// acknowledged and that the store can no longer be written.
     pub fn apply(&mut self, writes: &[Write]) -> Result<Applied, Fault> {
         self.starved = false;
         match self.commit(writes) {
@@ -184,7 +184,7 @@ impl Core {
         Ok(Applied { answers, commits, lease_changes })
     }
 
-    /// Why a group that adds data cannot be written, if it cannot.
+    /// Returns why a group that adds data cannot be written, or `None` if it can.
     fn shortage(&mut self, writes: &[Write]) -> Result<Option<String>, Fault> {
         let mut adding = writes.iter().filter(|write| adds_data(write)).peekable();
         if adding.peek().is_none() {
@@ -210,7 +210,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Goes on from what is on disk, with the alarm raised.
+    /// Continues from the state on disk, with the NOSPACE alarm raised.
     fn reopen(&mut self) -> Result<(), Fault> {
         let Some(files) = &mut self.files else { return Err(Fault::Record) };
         let Opened { database, identity, mut state, auth, index, .. } = directory::reopen(files)?;
@@ -221,35 +221,36 @@ impl Core {
         Ok(())
     }
 
-    /// Where acknowledged commits are noted.
+    /// Returns the record of acknowledged commits.
     pub fn acknowledged(&self) -> Option<&Arc<Acknowledged>> {
         self.files.as_ref()?.acknowledged.as_ref()
     }
 
-    /// Whether compaction still has versions to remove; `apply` removes some of them each time. When the disk had
-    /// no room even for that, this waits for the next write: opening the database again and again would help nobody.
+    /// Returns whether compaction still has versions to remove; `apply` removes some of them each time. If the disk
+    /// had no space even for that, compaction waits for the next write, because reopening the database repeatedly
+    /// would not help.
     pub fn is_compacting(&self) -> bool {
         self.state.collected < self.state.compacted && !self.starved
     }
 
-    /// Bytes the database takes up on disk.
+    /// Returns the size of the database on disk in bytes.
     pub fn size(&self) -> Result<u64, Fault> {
         match &self.files {
-            // The file is made longer well ahead of its use; only the blocks behind it count.
+            // The file is extended well before it is used; only its allocated blocks count.
             Some(files) => Ok(files.file.file().metadata()?.blocks() * 512),
             None => Ok(self.state.in_use.max(0) as u64),
         }
     }
 
-    /// Rewrites the database without its free pages. Readers go on with what they have. When it cannot be done, the
-    /// store goes on as it was; a fault means that it cannot.
+    /// Rewrites the database without its free pages. Readers continue with their snapshot. The inner error leaves the
+    /// store unchanged; the outer one means that the store can no longer be written.
     pub fn defragment(&mut self) -> Result<Result<(), Fault>, Fault> {
         let Some(files) = &mut self.files else { return Ok(Ok(())) };
         let (file, database) = match compact_copy(files, &self.latest.get()) {
             Ok(copy) => copy,
             Err(fault) => return Ok(Err(fault)),
         };
-        // From here on the old file has no name: whatever happens, nothing more may be written to it.
+        // From here on the old file has no name: whatever happens, it must not be written any more.
         directory::sync(&files.dir)?;
         let database = Arc::new(database);
         files.file = file;
@@ -264,13 +265,13 @@ impl Core {
         Ok(Ok(()))
     }
 
-    /// Where files that belong to the store may be made.
+    /// Returns the directory in which the store may create files.
     pub fn dir(&self) -> Option<&Path> {
         self.files.as_ref().map(|files| files.dir.as_path())
     }
 }
 
-/// A compact copy of the newest state, under the name of the database.
+/// Creates a compact copy of the newest state and puts it in place of the database.
 fn compact_copy(files: &Files, latest: &Snapshot) -> Result<(DataFile, Database), Fault> {
     room::check(&files.dir, latest.copy_bytes())?;
     let (path, file) = directory::temporary(&files.dir)?;
@@ -367,7 +368,7 @@ mod tests {
         let applied = core.apply(&[Write::Delete(delete("0/", "2")), Write::Txn(txn)]).unwrap();
         assert_eq!(applied.answers, [Err(Refusal::TOO_MUCH_WORK), Err(Refusal::TOO_MUCH_WORK)]);
         assert_eq!(core.latest().get().state.revision, revision, "what is refused changes nothing");
-        // In parts it can be done.
+        // It succeeds in parts.
         for (from, to) in [("0/", "1"), ("1/", "2")] {
             let applied = core.apply(&[Write::Delete(delete(from, to))]).unwrap();
             assert!(applied.answers[0].is_ok() && !applied.commits[0].changes.is_empty());
@@ -381,7 +382,7 @@ mod tests {
         let mut answers = core.apply(&grants).unwrap().answers;
         assert_eq!(answers.pop(), Some(Err(Refusal::TOO_MANY_LEASES)));
         assert!(answers.iter().all(Result::is_ok));
-        // One that ends makes room for another.
+        // A revoked lease makes room for another.
         let answers =
             core.apply(&[Write::Revoke { id: 7 }, Write::Grant { id: -7, ttl: 60 }]).unwrap().answers;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");

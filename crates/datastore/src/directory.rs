@@ -1,4 +1,5 @@
-//! The data directory: making one, finding one in order, and refusing every other, untouched.
+//! The data directory: creates a new one, checks and opens an existing one, and rejects any other without modifying
+//! it.
 
 use super::acknowledged::{self, Acknowledged, Mark};
 use super::auth::AuthState;
@@ -22,13 +23,13 @@ use tortie_tls::TlsError;
 
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("tortie_datastore");
 const FORMAT: u32 = 1;
-/// The database inside a data directory.
+/// Name of the database inside a data directory.
 pub const FILE_NAME: &str = "store.redb";
-/// Files in the making carry this ending; what a crash leaves of them is removed at the next start.
+/// Suffix of unfinished files. Files that a crash leaves behind are removed at the next start.
 const TEMPORARY: &str = ".tmp";
-/// A snapshot ends with the SHA-256 of what precedes it, as etcd's do.
+/// A snapshot ends with the SHA-256 of the preceding bytes, as in etcd.
 pub const CHECKSUM_BYTES: u64 = 32;
-/// Everything redb keeps in memory; the kernel's page cache does the rest.
+/// Size of redb's cache; the page cache of the kernel does the rest.
 const CACHE_BYTES: usize = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +79,7 @@ pub enum OpenError {
     AddressInUse { url: String },
 }
 
-/// Who answers: fixed when a store is made, from nothing or from a snapshot.
+/// The identity of a store, fixed when it is created, empty or from a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: u64,
@@ -91,7 +92,7 @@ impl Identity {
     }
 }
 
-/// A database that is in order.
+/// A database that passed all checks.
 pub struct Opened {
     pub database: Database,
     pub files: Option<Files>,
@@ -106,7 +107,7 @@ pub struct Files {
     pub dir: PathBuf,
     pub file: DataFile,
     pub reserve: Arc<Reserve>,
-    /// Missing when it could not be made.
+    /// `None` if it could not be created.
     pub acknowledged: Option<Arc<Acknowledged>>,
 }
 
@@ -124,7 +125,7 @@ pub fn open(dir: &Path) -> Result<Opened, OpenError> {
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(io_error)?;
     lock(dir, &file, &path)?;
     let Extent { database: len, is_snapshot } = extent(&file).map_err(|damage| damage.blame_dir(dir))?;
-    // A snapshot that was put in place by hand is older than the note, and meant to be.
+    // A snapshot that was put in place manually is older than the record, as intended.
     let mark = if is_snapshot { None } else { Acknowledged::read(dir).map_err(io_error)? };
     let reserve = Arc::new(Reserve::open(dir));
     let data = DataFile::on_probation(file, len, Some(reserve.clone()));
@@ -149,8 +150,7 @@ pub fn open(dir: &Path) -> Result<Opened, OpenError> {
     Ok(opened)
 }
 
-/// Opens the database again after a write to it failed for want of space: as it stands on disk, which is as the last
-/// commit left it.
+/// Reopens the database after a write failed for lack of space. The file is in the state of the last commit.
 pub fn reopen(files: &mut Files) -> Result<Opened, Fault> {
     let file = files.file.file().try_clone()?;
     let len = file.metadata()?.len();
@@ -160,7 +160,7 @@ pub fn reopen(files: &mut Files) -> Result<Opened, Fault> {
     Ok(opened)
 }
 
-/// A store that lives in memory and goes with the process.
+/// Creates a store that exists only in memory.
 pub fn in_memory() -> Result<Opened, Fault> {
     let database =
         Builder::new().set_cache_size(1 << 20).create_with_backend(redb::backends::InMemoryBackend::new())?;
@@ -168,8 +168,9 @@ pub fn in_memory() -> Result<Opened, Fault> {
     Ok(Opened { database, files: None, identity, state, auth: Arc::default(), index: Index::default() })
 }
 
-/// Makes a data directory from a snapshot. The directory must be empty or new. The store gets an identity of its own:
-/// its revisions go on from the snapshot's, and clients that have seen others under the same numbers must notice.
+/// Creates a data directory from a snapshot. The directory must be empty or new. The store gets a new identity: its
+/// revisions continue from the snapshot, so clients that have seen different revisions with the same numbers must be
+/// able to detect the change.
 pub fn restore(snapshot: &Path, dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     match inspect(dir).map_err(io_error)? {
@@ -218,7 +219,7 @@ fn fill(snapshot: &Path, dir: &Path, temporary: &Path) -> Result<(), OpenError> 
     publish(temporary, dir).map_err(io_error)
 }
 
-/// Databases of etcd are bbolt's, which say so in their first page.
+/// Returns whether the file is a database of etcd, which is bbolt with a magic number in the first page.
 fn is_etcd_database(file: &File) -> io::Result<bool> {
     let mut magic = [0; 4];
     match std::os::unix::fs::FileExt::read_exact_at(file, &mut magic, 16) {
@@ -228,7 +229,7 @@ fn is_etcd_database(file: &File) -> io::Result<bool> {
     }
 }
 
-/// The note of a store that is no longer there says nothing about the one that takes its place.
+/// Removes the record of acknowledged commits, which does not apply to a store that replaces the old one.
 fn remove_note(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(acknowledged::FILE_NAME)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -274,14 +275,14 @@ fn remove_leftovers(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A new, empty file for a database in the making. Its name is taken by nobody else.
+/// Creates a new, empty file with a unique name for an unfinished database.
 pub fn temporary(dir: &Path) -> io::Result<(PathBuf, File)> {
     let path = dir.join(format!("{FILE_NAME}.{:016x}{TEMPORARY}", rand::random::<u64>()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((path, file))
 }
 
-/// Puts a finished database in its place; afterwards either the old or the new one is there, whole.
+/// Puts a finished database in place atomically: afterwards either the old or the new one exists, complete.
 fn publish(temporary: &Path, dir: &Path) -> io::Result<()> {
     put_in_place(temporary, dir)?;
     sync(dir)
@@ -296,7 +297,7 @@ pub fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// A store is made under another name first: a crash half-way must not look like a corrupt store.
+/// Creates a store under a temporary name first, so that a crash in between does not look like a corrupt store.
 fn create(dir: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     let (path, file) = temporary(dir).map_err(io_error)?;
@@ -320,8 +321,8 @@ pub fn builder() -> Builder {
     builder
 }
 
-/// One process at a time. The name may have been given to another file (by defragmentation) between opening and
-/// locking it, so look again.
+/// Locks the database for this process. Defragmentation may have replaced the file between opening and locking it, so
+/// the inode is checked again.
 fn lock(dir: &Path, file: &File, path: &Path) -> Result<(), OpenError> {
     let io_error = |source| OpenError::Io { dir: dir.to_owned(), source };
     let in_use = || OpenError::InUse { dir: dir.to_owned() };
@@ -333,7 +334,7 @@ fn lock(dir: &Path, file: &File, path: &Path) -> Result<(), OpenError> {
     if (ours.dev(), ours.ino()) == (named.dev(), named.ino()) { Ok(()) } else { Err(in_use()) }
 }
 
-/// What is wrong with a file; whose fault that is, its user knows.
+/// A defect of a file, independent of whether it is a data directory or a snapshot.
 enum Damage {
     Io(io::Error),
     InUse,
@@ -376,10 +377,10 @@ impl Damage {
     }
 }
 
-/// How much of a file is the database.
+/// The part of a file that is the database.
 struct Extent {
     database: u64,
-    /// It has the checksum of a snapshot behind it, which is right.
+    /// Whether the database is followed by the valid checksum of a snapshot.
     is_snapshot: bool,
 }
 
@@ -400,7 +401,7 @@ fn extent(file: &File) -> Result<Extent, Damage> {
     }
 }
 
-/// The SHA-256 of the first `len` bytes.
+/// Returns the SHA-256 of the first `len` bytes.
 pub fn checksum(mut file: &File, len: u64) -> io::Result<[u8; CHECKSUM_BYTES as usize]> {
     io::Seek::seek(&mut file, io::SeekFrom::Start(0))?;
     let mut digest = Sha256::new();
@@ -414,12 +415,12 @@ pub fn checksum(mut file: &File, len: u64) -> io::Result<[u8; CHECKSUM_BYTES as 
     }
 }
 
-/// Opens the database behind a file and reads all of it once; only then may the file be written to.
+/// Opens the database in a file and reads all of it once; only after that may the file be written.
 fn check(file: DataFile, mark: Option<Mark>) -> Result<Opened, Damage> {
     if file.file().metadata().map_err(Damage::Io)?.len() == 0 {
         return Err(Damage::Corrupt("the file is empty".to_owned()));
     }
-    // redb trusts the numbers in its own header; what they lead it into must not take the process down.
+    // redb trusts the numbers in its own header; a panic that they cause must not end the process.
     let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| open_database(file.clone())));
     let (database, recovery) = match attempt {
         Ok(Ok(opened)) => opened,
@@ -445,10 +446,10 @@ fn check(file: DataFile, mark: Option<Mark>) -> Result<Opened, Damage> {
     Ok(Opened { database, files: None, identity, state, auth, index })
 }
 
-/// What redb had to do to open a file that was not closed as it should be.
+/// The recovery that redb performed for a file that was not closed cleanly.
 struct Recovery {
     unclean: bool,
-    /// The newest commit was not whole, and the one before it counts.
+    /// Whether the newest commit was incomplete and redb fell back to the previous one.
     went_back: bool,
 }
 
@@ -473,7 +474,7 @@ impl Recovery {
 }
 
 fn open_database(file: DataFile) -> Result<(Database, Recovery), DatabaseError> {
-    /// How far redb says it is when it has found the newest commit damaged, and nowhere else.
+    /// Progress that redb reports only when it has found the newest commit damaged.
     const WENT_BACK: f64 = 0.3;
     let (unclean, went_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut builder = builder();
@@ -491,7 +492,7 @@ fn open_database(file: DataFile) -> Result<(Database, Recovery), DatabaseError> 
     }
 }
 
-/// The newest version of each key is the last one in the history.
+/// Reads the index from the history; the newest version of each key is the last one there.
 fn read_index(database: &Database) -> Result<Index, Fault> {
     let mut index = Index::default();
     for row in database.begin_read()?.open_table(HISTORY)?.iter()? {

@@ -1,5 +1,5 @@
-//! A list of keys, encoded while it is read: each goes from its page in the database into the bytes that are sent, and is
-//! copied once. Kept as values and encoded afterwards, a list would be in memory twice.
+//! Encodes a list of keys while it is read: each key is copied once, from its database page into the bytes that are
+//! sent. A list that is collected as values and encoded afterwards would be in memory twice.
 
 use super::buffer::{self, Buffer};
 use super::directory::Identity;
@@ -18,19 +18,19 @@ mod field {
     pub const COUNT: u32 = 4;
 }
 
-/// What gRPC puts before a message: whether it is compressed, and its length.
+/// Length of the gRPC prefix of a message: the compression flag and the message length.
 const PREFIX: usize = 5;
-/// The first chunk grows up to here: most answers are small.
+/// Maximum size of the first chunk: most responses are small.
 const FIRST: usize = 32 * 1024;
 
-/// A `RangeResponse` in the making.
+/// A `RangeResponse` that is being encoded.
 pub struct Encoder {
-    /// None is empty.
+    /// No chunk is empty.
     chunks: Vec<Buffer>,
     length: usize,
 }
 
-/// A whole `RangeResponse` as gRPC sends it.
+/// A complete `RangeResponse` in gRPC wire format.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     pub chunks: Vec<Bytes>,
@@ -50,7 +50,8 @@ impl Encoder {
         Encoder { length: first.0.len(), chunks: vec![first] }
     }
 
-    /// Adds a key, unless there is no more room; then what there was is let go, and only its size is of interest.
+    /// Adds a key. If the allowance is exceeded, drops the bytes collected so far and only counts the size from then
+    /// on.
     pub fn push(&mut self, key: &[u8], version: &Version, with_value: bool, allowance: &mut Allowance) {
         let value = if with_value { version.value } else { &[] };
         let body: usize = fields(key, version, value).iter().map(Field::len).sum();
@@ -68,7 +69,7 @@ impl Encoder {
         }
     }
 
-    /// Where so many more bytes fit.
+    /// Returns a chunk with room for this many more bytes.
     fn room(&mut self, length: usize) -> &mut Vec<u8> {
         let number = self.chunks.len();
         let is_full = self.chunks.last().is_none_or(|Buffer(last)| match number {
@@ -97,13 +98,13 @@ impl Encoder {
     }
 }
 
-/// A field of a message; one that is zero or empty is left out.
+/// A field of a message; omitted if it is zero or empty.
 enum Field<'a> {
     Number(u32, u64),
     Bytes(u32, &'a [u8]),
 }
 
-/// The fields of a `KeyValue`.
+/// Returns the fields of a `KeyValue`.
 fn fields<'a>(key: &'a [u8], version: &Version, value: &'a [u8]) -> [Field<'a>; 6] {
     [
         Field::Bytes(1, key),
@@ -174,7 +175,7 @@ mod tests {
         core.latest().get()
     }
 
-    /// The answer that is made of values and encoded by the library.
+    /// Returns the response that is built from values and encoded by the library.
     fn expected(snapshot: &Snapshot, request: &RangeRequest) -> Result<RangeResponse, crate::Refusal> {
         let mut response = snapshot.range(request, &mut Allowance::new(usize::MAX)).unwrap()?;
         let header = response.header.as_mut().unwrap();
@@ -194,10 +195,10 @@ mod tests {
             let encoded = snapshot.encoded_range(&request, &mut allowance).unwrap().unwrap();
             assert_eq!(decode(&encoded), expected(&snapshot, &request).unwrap());
             assert!(encoded.chunks.iter().all(|chunk| !chunk.is_empty()));
-            // What it is counted with is what it takes.
+            // The counted size is the actual size.
             let length: usize = encoded.chunks.iter().map(Bytes::len).sum();
             assert!((allowance.used()..allowance.used() + 100).contains(&length), "{length} {allowance:?}");
-            // One byte less than it needs is refused, and says what it needs.
+            // With one byte less the request is rejected, and the required size is reported.
             let mut short = Allowance::new(allowance.used() - 1);
             let refused = snapshot.encoded_range(&request, &mut short).unwrap();
             assert_eq!(refused.map(drop), Err(crate::Refusal::ANSWER_TOO_LARGE));

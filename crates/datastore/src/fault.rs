@@ -1,10 +1,10 @@
-//! Failures of the storage below us, as opposed to refusals of a request.
+//! Failures of the storage layer, as opposed to the rejection of a request.
 
 use super::room;
 use std::path::PathBuf;
 use tonic::Status;
 
-/// The disk or what is written on it is not in order; no later write may be acknowledged.
+/// The disk or the data on it is defective; no later write may be acknowledged.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     #[error("the database failed: {0}")]
@@ -18,7 +18,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the disk is full; nothing that was durable before is in question then.
+    /// Returns whether the disk is full; data that was durable before is not affected then.
     pub fn is_full(&self) -> bool {
         match self {
             Fault::Database(error) => {
@@ -30,7 +30,7 @@ impl Fault {
         }
     }
 
-    /// For a request that could not be carried out and left the store as it was.
+    /// Returns the status of a request that failed and left the store unchanged.
     pub fn into_status(self, outcome: &str) -> Status {
         match self.is_full() {
             true => {

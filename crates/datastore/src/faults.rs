@@ -1,5 +1,5 @@
-//! Faults of the disk, for tests: no space, input/output errors, writes that are torn, and power cuts that drop what was
-//! not synced. They strike the database files of the thread that injects them.
+//! Disk faults for tests: no space, I/O errors, torn writes, and power cuts that drop unsynced data. They affect the
+//! database files of the thread that injects them.
 
 use crate::core::{Core, Write};
 use crate::limits::{Allowance, MAX_ANSWER_BYTES};
@@ -19,7 +19,7 @@ thread_local! {
     static FAULTS: RefCell<Option<Faults>> = const { RefCell::new(None) };
 }
 
-/// How often each fault struck.
+/// How often each fault was injected.
 #[derive(Clone, Copy, Debug, Default)]
 struct Struck {
     full: usize,
@@ -31,11 +31,11 @@ struct Struck {
 
 struct Faults {
     rng: StdRng,
-    /// In how many of a million operations something goes wrong.
+    /// Faults per million operations.
     rate: u32,
-    /// The power is gone: nothing reaches the disk any more.
+    /// Whether the power has been cut: nothing reaches the disk any more.
     dead: bool,
-    /// How to undo what was not synced yet.
+    /// Undo records of the writes that have not been synced.
     unsynced: Vec<Undo>,
     struck: Struck,
 }
@@ -51,7 +51,7 @@ impl Faults {
         self.rng.random_ratio(self.rate, 1_000_000)
     }
 
-    /// What was not synced is on the disk or not, piece by piece.
+    /// Keeps, reverts or tears each unsynced write at random.
     fn cut_power(&mut self) -> io::Result<()> {
         self.struck.power_cut += 1;
         self.dead = true;
@@ -66,7 +66,7 @@ impl Faults {
     }
 }
 
-/// Before a write to the database.
+/// Called before a write to the database.
 pub fn before_write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     FAULTS.with_borrow_mut(|faults| {
         let Some(faults) = faults else { return Ok(()) };
@@ -103,7 +103,7 @@ pub fn before_write(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
     })
 }
 
-/// Instead of a sync, or before it.
+/// Called before a sync; an error replaces it.
 pub fn before_sync() -> io::Result<()> {
     FAULTS.with_borrow_mut(|faults| {
         let Some(faults) = faults else { return Ok(()) };
@@ -158,7 +158,7 @@ fn after(mut contents: Contents, writes: &[Write], answers: &[bool]) -> Contents
     contents
 }
 
-/// One life of a store: it works until the power is cut or the disk fails, and is opened again.
+/// Runs a store until the power is cut or the disk fails, and opens it again.
 fn live(dir: &Path, seed: u64, struck: &mut Struck) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut core = Core::open(dir, u64::MAX).unwrap();
@@ -176,7 +176,7 @@ fn live(dir: &Path, seed: u64, struck: &mut Struck) {
     for _ in 0..rng.random_range(1..80) {
         let writes = some_writes(&mut rng);
         let Ok(applied) = core.apply(&writes) else {
-            // None of it was acknowledged; all of it or none may be there.
+            // None of these writes was acknowledged; either all or none may be stored.
             in_doubt = writes;
             break;
         };

@@ -1,8 +1,8 @@
-//! The database file, with a probation: until it has been checked, nothing is written to it.
+//! The database file. Until it has been checked, nothing is written to it.
 //!
-//! Opening a redb database marks it as in use and may repair it, both before anybody knows whether the file is sound.
-//! A file that is refused must stay as it was found, so what redb writes while it is checked is held in memory and
-//! reaches the disk only when the check has passed.
+//! Opening a redb database marks it as in use and may repair it, both before it is known whether the file is sound. A
+//! rejected file must stay unchanged, so writes of redb during the check are held in memory and reach the disk only
+//! after the check has passed.
 
 use super::room::{self, Reserve, Use};
 use redb::StorageBackend;
@@ -25,11 +25,11 @@ struct Inner {
     file: File,
     trusted: AtomicBool,
     held: Mutex<Held>,
-    /// Given back to the file system when a write finds no space.
+    /// Disk space that is released when a write finds none.
     reserve: Option<Arc<Reserve>>,
 }
 
-/// Writes not let through yet, in whole pages.
+/// Held writes, in whole pages.
 #[derive(Debug, Default)]
 struct Held {
     len: u64,
@@ -37,19 +37,19 @@ struct Held {
 }
 
 impl DataFile {
-    /// A file nobody has checked yet, of which the first `len` bytes are the database.
+    /// Wraps a file that has not been checked; its first `len` bytes are the database.
     pub fn on_probation(file: File, len: u64, reserve: Option<Arc<Reserve>>) -> DataFile {
         let held = Mutex::new(Held { len, pages: BTreeMap::new() });
         DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(false), held, reserve }) }
     }
 
-    /// A file we have just made.
+    /// Wraps a file that we have just created.
     pub fn trusted(file: File, reserve: Option<Arc<Reserve>>) -> DataFile {
         let held = Mutex::new(Held::default());
         DataFile { inner: Arc::new(Inner { file, trusted: AtomicBool::new(true), held, reserve }) }
     }
 
-    /// The check has passed: write what was held, and everything from now on.
+    /// Writes the held pages after the check has passed; from now on writes go to the disk.
     pub fn trust(&self) -> io::Result<()> {
         let mut held = self.held();
         let Inner { file, .. } = &*self.inner;
@@ -69,7 +69,7 @@ impl DataFile {
         &self.inner.file
     }
 
-    /// Repeats what finds no space for as long as the reserve has some.
+    /// Retries an operation that finds no space as long as the reserve has some.
     fn with_reserve(&self, what_for: Use, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         loop {
             match (write(), &self.inner.reserve) {
@@ -89,8 +89,8 @@ impl DataFile {
 }
 
 impl Held {
-    /// Calls `each` with every page that `offset..offset + len` touches: its number, the part of the page, and the
-    /// part of the request.
+    /// Calls `each` with every page that `offset..offset + len` touches: its number, the range within the page, and
+    /// the range within the request.
     fn pieces(
         offset: u64,
         len: usize,
@@ -108,7 +108,7 @@ impl Held {
     }
 }
 
-/// Reads what the file has of `out`; what lies behind its end reads as zero.
+/// Reads from the file into `out`; bytes beyond the end of the file read as zero.
 fn read_padded(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
     while !out.is_empty() {
         match file.read_at(out, offset)? {
@@ -172,7 +172,7 @@ impl StorageBackend for DataFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Never repeated: after a failed sync the kernel may have forgotten what it failed to write.
+        // Never retried: after a failed sync the kernel may have dropped the pages that it could not write.
         if self.is_trusted() { sync(&self.inner.file) } else { Ok(()) }
     }
 

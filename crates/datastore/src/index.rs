@@ -1,8 +1,9 @@
-//! Where the newest version of each key lies in the history: an ordered map in memory, rebuilt at every start.
+//! Maps each key to the position of its newest version in the history: an ordered map in memory, rebuilt at every
+//! start.
 //!
-//! A copy is a reference, and a change copies only the leaf it falls into: every reader keeps the keys as they stood
-//! after one commit while the writer goes on. The keys of a leaf lie in one buffer, which is little memory and few
-//! allocations however many keys there are.
+//! Cloning copies a reference, and a change copies only the affected leaf: every reader keeps the keys as of one
+//! commit while the writer continues. The keys of a leaf share one buffer, which needs little memory and few
+//! allocations for any number of keys.
 
 use super::record::Revision;
 use super::span::Bounds;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 const LEAF_KEYS: usize = 128;
 const LEAF_BYTES: usize = 64 * 1024;
 
-/// The newest version of a key; a deleted key stays until compaction removes its last trace.
+/// The newest version of a key; a deleted key stays until compaction removes its last version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatestVersion {
     pub at: Revision,
@@ -23,7 +24,7 @@ pub struct LatestVersion {
 
 #[derive(Clone, Debug, Default)]
 pub struct Index {
-    /// In order of key; none is empty.
+    /// In key order; no leaf is empty.
     leaves: Arc<Vec<Arc<Leaf>>>,
 }
 
@@ -35,7 +36,7 @@ struct Leaf {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Where its key ends in the buffer; it begins where the one before it ends.
+    /// End of the key in the buffer; it starts at the end of the previous one.
     end: u32,
     place: LatestVersion,
 }
@@ -61,7 +62,7 @@ impl Index {
             Err(slot) => {
                 leaf.insert(slot, key, place);
                 if leaf.slots.len() > LEAF_KEYS || (leaf.keys.len() > LEAF_BYTES && leaf.slots.len() > 1) {
-                    // Keys often come in order: then the leaves behind stay full.
+                    // Keys often arrive in order: splitting at the end keeps the existing leaves full.
                     let appended = last && slot + 1 == leaf.slots.len();
                     let half = if appended { slot } else { leaf.slots.len() / 2 };
                     let upper = leaf.split_off(half);
@@ -82,7 +83,7 @@ impl Index {
         }
     }
 
-    /// The keys within the bounds, in order.
+    /// Returns the keys within the bounds, in order.
     pub fn range<'a>(&'a self, bounds: Bounds<'a>) -> impl Iterator<Item = (&'a [u8], LatestVersion)> {
         let from = match bounds.0 {
             Bound::Included(key) | Bound::Excluded(key) => key,
@@ -103,7 +104,7 @@ impl Index {
             })
     }
 
-    /// The leaf a key is in, or would be.
+    /// Returns the index of the leaf that contains or would contain a key.
     fn leaf_of(&self, key: &[u8]) -> usize {
         self.leaves.partition_point(|leaf| leaf.key(0) <= key).saturating_sub(1)
     }

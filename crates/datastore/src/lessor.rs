@@ -1,12 +1,12 @@
-//! When leases end. Only the durations are durable: after a restart every lease has its whole time again, as after a
-//! change of leader in etcd.
+//! Tracks the expiry of leases. Only the durations are durable: after a restart every lease has its full time to live
+//! again, as after a leader change in etcd.
 
 use super::batch::LeaseChange;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// etcd's bounds, in seconds.
+/// The limits of etcd, in seconds.
 pub const MIN_TTL: i64 = 2;
 pub const MAX_TTL: i64 = 9_000_000_000;
 
@@ -50,7 +50,7 @@ impl Lessor {
         }
     }
 
-    /// Starts the lease's time anew; `None` when there is no such lease, or it has already run out.
+    /// Restarts the time to live of a lease; `None` if the lease does not exist or has expired.
     pub fn renew(&self, id: i64, now: Instant) -> Option<i64> {
         let mut leases = self.lock();
         let lease = *leases.by_id.get(&id)?;
@@ -68,7 +68,7 @@ impl Lessor {
         Some(TimeToLive { granted: lease.ttl, remaining })
     }
 
-    /// All leases, the next to end first.
+    /// Returns the IDs of all leases, the next to expire first.
     pub fn ids(&self) -> Vec<i64> {
         self.lock().by_expiry.iter().map(|(_, id)| *id).collect()
     }
@@ -85,7 +85,7 @@ impl Lessor {
 impl Leases {
     fn set(&mut self, id: i64, ttl: i64, now: Instant) {
         self.remove(id);
-        // A clock that cannot count that far keeps such a lease for as long as it can.
+        // If the clock cannot represent the expiry, the lease lasts 2^32 - 1 seconds.
         let expiry = u64::try_from(ttl)
             .ok()
             .and_then(|seconds| now.checked_add(Duration::from_secs(seconds)))

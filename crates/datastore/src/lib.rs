@@ -1,9 +1,8 @@
-//! The embedded store (`tortie datastore`): a server of the etcd v3 protocol over redb, for one machine.
+//! The embedded store (`tortie datastore`): an etcd v3 server on top of redb, for one machine.
 //!
 //! `core` is the store itself, synchronous and without network; `writer` groups the requests of all clients into
-//! durable commits; `watch` sends events to watchers; `auth` knows users and roles;
-//! `limits` bounds what requests may take; `listener` accepts connections; `service` speaks gRPC; `server` ties them
-//! together.
+//! durable commits; `watch` sends events to watchers; `auth` manages users and roles; `limits` bounds the resources
+//! of requests; `listener` accepts connections; `service` implements the gRPC services; `server` connects them.
 
 mod acknowledged;
 mod auth;

@@ -1,32 +1,33 @@
-//! What one request, and all requests together, may take of memory and of processor time.
+//! Limits of memory and CPU time for one request and for all requests together.
 
 use super::refusal::Refusal;
 use std::cell::Cell;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The largest answer; more is read in pages.
+/// Maximum size of a response; larger results must be read in pages.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// The largest answer to a request that writes, which is made while all other writes wait.
+/// Maximum size of the response to a write, which is built while all other writes wait.
 pub const MAX_WRITE_ANSWER_BYTES: usize = 16 << 20;
-/// Answers up to this size are not counted: there are never more of them than streams.
+/// Responses up to this size are not counted: there are never more of them than streams.
 pub const SMALL_ANSWER_BYTES: usize = 64 << 10;
-/// Versions of keys that a request may look at.
+/// Maximum number of key versions that a read may examine.
 pub const READ_WORK: usize = 4_000_000;
-/// The same for what a request that writes compares, reads and deletes, while all other writes wait.
+/// The same for the comparisons, reads and deletes of a write, while all other writes wait.
 pub const WRITE_WORK: usize = 200_000;
 
-/// Old values that the changes of one group of writes keep for watchers; beyond that, watchers read them from disk.
+/// Maximum size of previous values that the changes of one group of writes hold for watchers; beyond it watchers read
+/// them from disk.
 pub const MAX_HELD_BYTES: usize = 8 << 20;
-/// Leases at a time: each is kept in memory, whatever holds it.
+/// Maximum number of leases: each is held in memory.
 pub const MAX_LEASES: u64 = 200_000;
 
 const UNIT: usize = 1024;
 
-/// How much more work a request may do.
+/// Remaining work that a request may do.
 pub type Work = Cell<usize>;
 
-/// What one answer takes, counted while it is gathered. Beyond the limit it is only counted.
+/// Counts the size of one response while it is collected. Beyond the limit it only counts.
 #[derive(Debug)]
 pub struct Allowance {
     limit: usize,
@@ -38,7 +39,7 @@ impl Allowance {
         Allowance { limit, used: 0 }
     }
 
-    /// Whether so many more bytes may be kept.
+    /// Counts the bytes and returns whether they are still within the limit.
     pub fn take(&mut self, bytes: usize) -> bool {
         self.used = self.used.saturating_add(bytes);
         self.used <= self.limit
@@ -48,7 +49,7 @@ impl Allowance {
         self.used
     }
 
-    /// Whether it is beyond what any answer may take, so that counting on is of no use.
+    /// Returns whether the size exceeds the limit of any response, so that counting further is useless.
     pub fn is_hopeless(&self) -> bool {
         self.used > self.limit.max(MAX_ANSWER_BYTES)
     }
@@ -58,13 +59,13 @@ impl Allowance {
     }
 }
 
-/// The memory that large answers may take together, from when they are gathered until they have been sent.
+/// The memory budget of large responses, from their collection until they have been sent.
 #[derive(Clone)]
 pub struct AnswerBudget {
     units: Arc<Semaphore>,
 }
 
-/// A part of the budget, given back when it is dropped.
+/// A part of the budget, released when it is dropped.
 pub type Share = Arc<OwnedSemaphorePermit>;
 
 impl Default for AnswerBudget {
@@ -74,8 +75,8 @@ impl Default for AnswerBudget {
 }
 
 impl AnswerBudget {
-    /// All that is there at once, for an answer of unknown size: what it does not need is given back as soon as it is
-    /// gathered, and one that comes meanwhile counts first and waits for what it needs.
+    /// Takes the whole available budget for a response of unknown size. The unused part is released as soon as the
+    /// response is collected; a concurrent request first counts its size and then waits for that much.
     pub fn at_once(&self) -> (Option<OwnedSemaphorePermit>, usize) {
         let available = self.units.available_permits();
         match self.units.clone().try_acquire_many_owned(available as u32) {
@@ -84,19 +85,20 @@ impl AnswerBudget {
         }
     }
 
-    /// For an answer that is there already; nothing if it is small, or if there is nothing left, as it cannot be undone.
+    /// Returns a share for a response that already exists; `None` if it is small or if no budget is left, because it
+    /// cannot be undone.
     pub fn share(&self, bytes: usize) -> Option<Share> {
         let is_large = bytes > SMALL_ANSWER_BYTES;
         is_large.then(|| self.units.clone().try_acquire_many_owned(units(bytes)).ok()).flatten().map(Arc::new)
     }
 
-    /// Waits for its turn.
+    /// Waits until this much of the budget is available.
     pub async fn wait_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Refusal> {
         let units = units(bytes.min(MAX_ANSWER_BYTES));
         self.units.clone().acquire_many_owned(units).await.map_err(|_| Refusal::STOPPED)
     }
 
-    /// Gives back what an answer of so many bytes does not need; small ones need nothing.
+    /// Releases the part of the permit that a response of this size does not need; small ones need none.
     pub fn shrink(permit: Option<OwnedSemaphorePermit>, bytes: usize) -> Option<Share> {
         let mut permit = permit.filter(|_| bytes > SMALL_ANSWER_BYTES)?;
         let excess = permit.num_permits().saturating_sub(units(bytes) as usize);

@@ -1,4 +1,4 @@
-//! Listening: accepts connections, over TCP, TLS or a Unix socket, up to a number, and hands them on.
+//! Accepts connections over TCP, TLS or Unix sockets, up to a limit, and passes them to the server.
 
 use super::authority::AuthorityRewriter;
 use super::connection::Connection;
@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Connections at a time; descriptors for files and for whatever else must be left.
+/// Maximum number of connections; some file descriptors are reserved for files and other purposes.
 const MAX_CONNECTIONS: u64 = 4096;
 const OTHER_DESCRIPTORS: u64 = 64;
-/// How long a TLS handshake may take.
+/// Timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long to wait after a connection could not be accepted, at first and at most.
+/// Delay after a failed accept: initial and maximum.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,7 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// Removes the socket when it is no longer listened on, unless another server has put its own in its place.
+/// Removes the socket file when the listener is closed, unless another server has replaced it.
 pub struct SocketFile {
     path: PathBuf,
     inode: Option<(u64, u64)>,
@@ -56,7 +56,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// How many connections a process with this many descriptors can hold.
+/// Returns the number of connections that the file descriptor limit of the process allows.
 pub fn connection_limit() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let room = descriptors.unwrap_or(u64::MAX).saturating_sub(OTHER_DESCRIPTORS);
@@ -103,7 +103,7 @@ impl Listener {
         }
     }
 
-    /// The connections, as they come. Accepting ends when the stream is dropped.
+    /// Returns a stream of connections. Accepting ends when the stream is dropped.
     pub fn incoming(
         self,
         limit: Arc<Semaphore>,
@@ -147,7 +147,7 @@ impl Accepting {
         match self {
             Accepting::Tcp(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                // A connection that is gone again already says so when it is read.
+                // If the connection is already closed, reading it reports the error.
                 let _ = stream.set_nodelay(true);
                 Ok(Accepted::Tcp(stream))
             }
@@ -171,7 +171,7 @@ async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, conn
     loop {
         let stream = match accepting.next().await {
             Ok(stream) => stream,
-            // The client gave up before it was accepted.
+            // The client closed the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
                 if pause.is_none() {
@@ -199,7 +199,7 @@ async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, conn
     }
 }
 
-/// `None` when nobody takes connections any more.
+/// Passes a connection to the server. Returns `None` if the server does not accept connections any more.
 async fn hand_on(
     stream: Accepted,
     tls: Option<&Arc<Tls>>,
@@ -227,7 +227,7 @@ async fn hand_on(
     connections.send(Ok(AuthorityRewriter::new(connection))).await.ok()
 }
 
-/// A socket nobody listens on was left by a crash; anything else under that name is not ours to remove.
+/// Removes a socket without a listener, which a crash left behind; any other file with that name is an error.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path) {

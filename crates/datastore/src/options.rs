@@ -1,4 +1,4 @@
-//! How the embedded store is run.
+//! The configuration of the embedded store.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use tortie_tls::TlsFiles;
 pub struct Options {
     pub data_dir: PathBuf,
     pub listen: Vec<Listen>,
-    /// Above this size on disk only reads, deletes and compaction go on.
+    /// Maximum size on disk; above it only reads, deletes and compaction are allowed.
     pub quota_bytes: u64,
     pub auto_compaction: AutoCompaction,
-    /// Needed for `https://` addresses.
+    /// Required for `https://` addresses.
     pub tls: Option<TlsFiles>,
-    /// Other machines may connect without TLS.
+    /// Whether other machines may connect without TLS.
     pub allow_plaintext: bool,
 }
 
@@ -35,7 +35,7 @@ impl Options {
     }
 }
 
-/// Which part of the past is kept; the rest goes without being asked.
+/// Which history to keep; the rest is compacted automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoCompaction {
     Off,
@@ -51,10 +51,10 @@ impl Default for AutoCompaction {
     }
 }
 
-/// Where clients connect.
+/// An address on which the server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// Without encryption: for this machine only, unless it is asked for.
+    /// Without encryption: loopback addresses only, unless plaintext is allowed.
     Tcp(SocketAddr),
     Tls(SocketAddr),
     Unix(PathBuf),

@@ -1,4 +1,4 @@
-//! Range requests: select, filter, sort, cut.
+//! Range requests: select, filter, sort and limit keys.
 
 use super::buffer;
 use super::directory::Identity;
@@ -16,7 +16,7 @@ use tortie_etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use tortie_etcd_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeResponse, ResponseHeader};
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-/// The answer, with a header that carries only the revision.
+/// Returns the response, with a header that contains only the revision.
 pub fn range<H: HistoryTable>(
     view: &View<H>,
     request: &RangeRequest,
@@ -29,10 +29,10 @@ pub fn range<H: HistoryTable>(
     let order = order(request);
     let limit = limit(request);
     let keep = if order.is_some() { usize::MAX } else { limit };
-    // Of many keys that are sorted, the values of the few that are wanted are looked up in the end.
+    // If only a few of many sorted keys are requested, their values are looked up after sorting.
     let by_value = order.is_some_and(|(target, _)| target == SortTarget::Value);
     let values_later = order.is_some() && limit < usize::MAX && !by_value && !request.keys_only;
-    // A sort by value needs the values even when they are not wanted in the answer.
+    // A sort by value needs the values even if the response omits them.
     let with_value = by_value || !(request.keys_only || values_later);
 
     let mut answer = Selection::default();
@@ -71,7 +71,7 @@ pub fn range<H: HistoryTable>(
     Ok(Ok(RangeResponse { header, kvs, more, count: found.count as i64 }))
 }
 
-/// The same answer in the form in which it is sent; for keys in their own order.
+/// Returns the same response already encoded, for keys in their natural order.
 pub fn encoded<H: HistoryTable>(
     view: &View<H>,
     identity: Identity,
@@ -92,21 +92,21 @@ pub fn encoded<H: HistoryTable>(
     Ok(within.map(|()| answer.finish(found.is_more_than(limit, request), found.count as i64)))
 }
 
-/// Whether the keys are wanted in another order than their own.
+/// Returns whether the request asks for an order other than ascending keys.
 pub fn is_sorted(request: &RangeRequest) -> bool {
     order(request).is_some()
 }
 
-/// How many keys are wanted.
+/// Returns the maximum number of keys to return.
 fn limit(request: &RangeRequest) -> usize {
     usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
 }
 
 #[derive(Default)]
 struct Found {
-    /// Keys in the range.
+    /// Number of keys in the range.
     count: usize,
-    /// Those of them that pass the filters.
+    /// Number of keys that also pass the filters.
     matching: usize,
 }
 
@@ -116,7 +116,7 @@ impl Found {
     }
 }
 
-/// Calls `push` with the first keys that match, up to `keep` of them; the rest are only counted.
+/// Calls `push` with the first `keep` matching keys; the rest are only counted.
 fn select<H: HistoryTable>(
     view: &View<H>,
     request: &RangeRequest,
@@ -128,7 +128,7 @@ fn select<H: HistoryTable>(
     let filters = filters(request);
     let span = Span::new(&request.key, &request.range_end);
     let mut found = Found::default();
-    // The last key that was read, when those after it need no reading.
+    // The last key that was read, if the keys after it need no reading.
     let mut last = None;
     if keep > 0 || filters {
         view.visit(&span, revision, |key, version| {
@@ -157,7 +157,7 @@ fn select<H: HistoryTable>(
     Ok(found)
 }
 
-/// What an answer would take in memory, without making it.
+/// Counts the memory that a response would need, without building it.
 pub fn measure<H: HistoryTable>(
     view: &View<H>,
     request: &RangeRequest,
@@ -177,13 +177,13 @@ pub fn measure<H: HistoryTable>(
     })
 }
 
-/// What a deletion looks at, and what its answer would take in memory.
+/// Counts the work of a deletion and the memory that its response would need.
 pub fn measure_delete<H: HistoryTable>(
     view: &View<H>,
     delete: &DeleteRangeRequest,
     allowance: &mut Allowance,
 ) -> Result<(), Fault> {
-    // One key is no work.
+    // Deleting a single key is cheap.
     if delete.range_end.is_empty() && !delete.prev_kv {
         return Ok(());
     }
@@ -191,15 +191,15 @@ pub fn measure_delete<H: HistoryTable>(
     let request = RangeRequest { key, range_end, keys_only: !delete.prev_kv, ..Default::default() };
     match delete.prev_kv {
         true => measure(view, &request, allowance),
-        // What was deleted is not in the answer.
+        // The deleted values are not in the response.
         false => measure(view, &request, &mut Allowance::new(usize::MAX)),
     }
 }
 
-/// What a key takes in an answer besides its bytes.
+/// Memory of a key in a response in addition to its bytes.
 pub const KEY_VALUE_BYTES: usize = 96;
 
-/// Keys and values gathered into few large buffers: a list of 100,000 keys must not be 200,000 allocations.
+/// Keys and values collected into few large buffers: a list of 100,000 keys must not need 200,000 allocations.
 #[derive(Default)]
 struct Selection {
     kvs: Vec<KeyValue>,
@@ -207,9 +207,9 @@ struct Selection {
     chunks: usize,
 }
 
-/// How large a buffer of a list is, after so many of them. The allocator keeps small buffers that are freed, one heap for
-/// every thread that ever read a list; a very large one it maps and gives back whole, and takes only the pages that are
-/// written.
+/// Returns the size of the next buffer of a list. The allocator keeps freed small buffers, in one heap for every
+/// thread that ever read a list; it maps a very large buffer separately, returns it to the kernel as a whole, and
+/// uses only the pages that are written.
 fn chunk_size(number: usize) -> usize {
     if number < 4 { buffer::SIZE } else { buffer::LARGE }
 }
@@ -219,12 +219,12 @@ impl Selection {
         let value = if with_value { version.value } else { &[] };
         let need = key.len() + value.len();
         if !allowance.take(KEY_VALUE_BYTES + need) {
-            // From here on only its size is of interest.
+            // From here on only the size is counted.
             (self.kvs, self.arena) = Default::default();
             return;
         }
         if self.arena.capacity() - self.arena.len() < need {
-            // One key asked for, one small buffer; the second one means a list.
+            // A request for a single key gets a small buffer; a second key means a list.
             let chunk = if self.chunks == 0 { need } else { need.max(chunk_size(self.chunks)) };
             self.chunks += 1;
             self.arena = BytesMut::with_capacity(chunk);
@@ -262,7 +262,8 @@ fn passes(request: &RangeRequest, version: &Version) -> bool {
         && within(version.created, request.min_create_revision, request.max_create_revision)
 }
 
-/// What to sort by, and whether downwards; keys already come in ascending order.
+/// Returns the sort target and whether the order is descending; `None` for ascending keys, which is the natural
+/// order.
 fn order(request: &RangeRequest) -> Option<(SortTarget, bool)> {
     match (request.sort_order(), request.sort_target()) {
         (SortOrder::None | SortOrder::Ascend, SortTarget::Key) => None,

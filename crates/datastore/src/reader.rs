@@ -1,4 +1,4 @@
-//! Finding versions in the history, starting from the newest of a key.
+//! Finds versions in the history, starting from the newest version of a key.
 
 use super::fault::Fault;
 use super::index::LatestVersion;
@@ -7,15 +7,15 @@ use super::record::{Entry, Revision, Version, decode_history};
 use super::view::HistoryTable;
 use std::ops::ControlFlow;
 
-/// Keys written one after the other are mostly also listed one after the other: up to this many revisions ahead, and
-/// this many rows, walking on is cheaper than looking the next one up.
+/// Keys that were written in sequence are usually also listed in sequence: within this many revisions and rows,
+/// continuing the scan is cheaper than a lookup.
 const NEAR: i64 = 8;
 const STEPS: usize = 64;
 
 pub struct Reader<'t, H> {
     history: &'t H,
     work: &'t Work,
-    /// Where the last lookup ended, once a second one has shown that it was worth keeping.
+    /// The position after the last lookup, kept once a second nearby lookup has shown that it is useful.
     walk: Option<redb::Range<'t, (u64, u32), &'static [u8]>>,
     last: Revision,
 }
@@ -25,7 +25,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         Reader { history, work, walk: None, last: Revision::default() }
     }
 
-    /// Calls `visitor` with the version of a key that stood at `revision`, if it was not deleted then.
+    /// Calls `visitor` with the version of a key as of `revision`, unless it was deleted then.
     pub fn visit<F>(
         &mut self,
         key: &[u8],
@@ -43,7 +43,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         if at.main <= revision && newest.deleted {
             return Ok(ControlFlow::Continue(()));
         }
-        // A chain leads backwards, version by version, and ends at the first one, or where compaction has cut it.
+        // The chain of versions leads backwards and ends at the first version, or where compaction has cut it.
         while at != Revision::default() {
             let looked_up = self.read(at, |entry| {
                 if at.main > revision {
@@ -56,7 +56,7 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
             })?;
             match looked_up {
                 Some(Step::Done(flow)) => return Ok(flow),
-                // Anything but backwards is damage that must not loop.
+                // A link that does not lead backwards is corruption and must not cause an endless loop.
                 Some(Step::Back(previous)) if previous >= at => return Err(Fault::Record),
                 Some(Step::Back(_)) if self.spend().is_break() => return Ok(ControlFlow::Break(())),
                 Some(Step::Back(previous)) => at = previous,
@@ -67,7 +67,8 @@ impl<'t, H: HistoryTable> Reader<'t, H> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Goes on if one more version may be looked at. The last one is never spent: zero says that something was left out.
+    /// Counts one examined version and returns whether more may follow. The last unit is never usable, so zero means
+    /// that versions were skipped.
     pub fn spend(&self) -> ControlFlow<()> {
         let left = self.work.get().saturating_sub(1);
         self.work.set(left);

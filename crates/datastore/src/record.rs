@@ -1,7 +1,8 @@
-//! How versions of keys are laid out in the main table.
+//! The layout of key versions in the main table.
 //!
-//! `history` maps a revision to the version it made, in the order watchers replay it: every write is an append. Each
-//! entry names the version before it, which is how the past of a key is found from its newest version.
+//! `history` maps a revision to the version that it created, in the order in which watchers replay it: every write is
+//! an append. Each entry refers to the previous version of the key, so that older versions are found from the newest
+//! one.
 
 use super::fault::Fault;
 use bytes::{Buf, BufMut, Bytes};
@@ -9,7 +10,7 @@ use prost::encoding::{decode_varint, encode_varint};
 
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-/// The revision of one change, as in etcd: that of its transaction, and its place in it.
+/// The revision of one change, as in etcd: the revision of its transaction and its position in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Revision {
     pub main: i64,
@@ -17,7 +18,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// As the key of the history table.
+    /// Returns the key for the history table.
     pub fn key(self) -> (u64, u32) {
         (self.main.max(0) as u64, self.sub)
     }
@@ -27,7 +28,7 @@ impl Revision {
     }
 }
 
-/// One version of a key, borrowing its value from the page it lies in.
+/// One version of a key. The value borrows from its database page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version<'a> {
     pub at: Revision,
@@ -51,7 +52,7 @@ impl Version<'_> {
     }
 }
 
-/// A version in the history: with its key, and where the version before it lies (zero: none).
+/// A version in the history with its key and the position of the previous version (zero if it is the first).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub key: &'a [u8],

@@ -1,9 +1,9 @@
-//! The answers etcd gives when it refuses a request: clients match on these codes and texts.
+//! The errors with which etcd rejects requests. Clients match on these codes and texts.
 
 use tonic::codegen::http::{HeaderMap, HeaderValue};
 use tonic::{Code, Status};
 
-/// A request that was understood and not carried out.
+/// A valid request that was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
@@ -17,7 +17,7 @@ impl From<Refusal> for Status {
     }
 }
 
-/// What follows an answer that ended as it should.
+/// Returns the trailers of a successful response.
 pub fn success() -> HeaderMap {
     let mut trailers = HeaderMap::new();
     trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));

@@ -1,8 +1,8 @@
-//! Room on the disk: how much there is, and a reserve that is kept for the moment when there is none.
+//! Disk space: how much is available, and a reserve for a full disk.
 //!
-//! On a full disk a delete or a compaction still has to write a few pages before it frees any. The reserve is a file of
-//! allocated blocks beside the database. When a write of the database finds no space, a piece of the reserve is given
-//! back to the file system and the write is repeated; puts have been refused since long before that.
+//! On a full disk a delete or a compaction must still write a few pages before it frees any. The reserve is a file of
+//! allocated blocks beside the database. When a write to the database finds no space, a piece of the reserve is
+//! released to the file system and the write is retried; puts have been rejected long before that.
 
 use super::fault::Fault;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -13,30 +13,30 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The reserve inside a data directory.
+/// Name of the reserve file inside a data directory.
 pub const FILE_NAME: &str = "store.reserve";
-/// What deletes and compaction may use while the disk is full.
+/// Space that deletes and compaction may use while the disk is full.
 const RESERVE_BYTES: u64 = 8 << 20;
-/// The last part is kept for opening the database again after a write has failed all the same.
+/// The last part, kept for reopening the database if a write failed in spite of the reserve.
 const LAST_BYTES: u64 = 1 << 20;
-/// The reserve is given back in pieces, so that others on the same disk cannot take all of it at once.
+/// The reserve is released in pieces, so that other processes on the same disk cannot take all of it at once.
 const PIECE_BYTES: u64 = 512 << 10;
-/// This much stays free besides what is about to be written.
+/// Space that must stay free in addition to the planned write.
 pub const MARGIN_BYTES: u64 = 4 << 20;
 
-/// Bytes that may still be written to the file system of a directory.
+/// Returns the number of bytes that can still be written to the file system of a directory.
 pub fn available(dir: &Path) -> io::Result<u64> {
     let stat = statvfs(dir)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Refuses unless a file of `needed` bytes can be made in a directory.
+/// Returns an error unless a file of `needed` bytes fits into the file system of a directory.
 pub fn check(dir: &Path, needed: u64) -> Result<(), Fault> {
     let available = available(dir)?;
     if available < needed { Err(Fault::NoRoom { dir: dir.to_owned(), needed, available }) } else { Ok(()) }
 }
 
-/// How far the reserve may be used up.
+/// The purpose for which the reserve is used, which determines how far it may be used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Writing,
@@ -56,7 +56,7 @@ struct Held {
 }
 
 impl Reserve {
-    /// Takes over the reserve that a data directory has already; `hold` makes it whole.
+    /// Opens the existing reserve of a data directory; `hold` restores its full size.
     pub fn open(dir: &Path) -> Reserve {
         let path = dir.join(FILE_NAME);
         let mut held = Held::default();
@@ -67,7 +67,7 @@ impl Reserve {
         Reserve { path, held: Mutex::new(held) }
     }
 
-    /// Whether all of the reserve is there; makes it whole if the disk has room for it.
+    /// Returns whether the reserve is complete; restores it if the disk has enough space.
     pub fn hold(&self) -> bool {
         let mut held = self.held();
         if held.bytes >= RESERVE_BYTES {
@@ -110,7 +110,7 @@ impl Reserve {
         Ok(true)
     }
 
-    /// Gives a piece back to the file system; false when there is nothing left for this use.
+    /// Releases a piece to the file system. Returns false if nothing is left for this use.
     pub fn release(&self, what_for: Use) -> bool {
         let floor = match what_for {
             Use::Writing => LAST_BYTES,
@@ -135,36 +135,36 @@ impl Reserve {
     }
 }
 
-/// Whether a group of writes of so many bytes may begin, besides a reserve that is whole.
+/// Returns whether there is enough space for a group of writes, in addition to a complete reserve.
 pub fn suffices(available: u64, bytes: u64) -> bool {
     available >= pages(bytes).saturating_add(MARGIN_BYTES)
 }
 
-/// What writes of so many bytes take up: pages are copied before they are changed.
+/// Returns the space that writes of this size need: pages are copied before they are changed.
 fn pages(bytes: u64) -> u64 {
     bytes.saturating_mul(3)
 }
 
-/// Where there is plenty of room, it is not looked at before every commit.
+/// Skips the check of available space before a commit while there is plenty of it.
 #[derive(Debug, Default)]
 pub struct Plenty {
     looked: Option<Instant>,
-    /// What may be written before the next look.
+    /// Number of bytes that may be written before the next check.
     left: u64,
 }
 
 impl Plenty {
-    /// From here on there is plenty: more than others on the same disk can write between two looks.
+    /// Minimum space that counts as plenty: more than other processes on the same disk can write between two checks.
     const FROM_BYTES: u64 = 1 << 30;
     const INTERVAL: Duration = Duration::from_millis(100);
 
-    /// What a look found, which let writes go on.
+    /// Records the result of a successful check.
     pub fn found(&mut self, room: u64, now: Instant) {
         self.looked = (room >= Self::FROM_BYTES).then_some(now);
         self.left = room / 64;
     }
 
-    /// Whether a group of writes needs no look.
+    /// Returns whether a group of writes needs no check.
     pub fn covers(&mut self, bytes: u64, now: Instant) -> bool {
         let is_fresh = self.looked.is_some_and(|looked| now.duration_since(looked) < Self::INTERVAL);
         match self.left.checked_sub(pages(bytes)) {
@@ -177,7 +177,7 @@ impl Plenty {
     }
 }
 
-/// Whether an operation failed because there is no room on the disk.
+/// Returns whether an operation failed because the disk is full.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -1,4 +1,4 @@
-//! The server: opens the store, listens, serves until it is stopped.
+//! The server: opens the store, listens, and serves until it is stopped.
 
 use super::acknowledged::Acknowledged;
 use super::core::{Core, Write};
@@ -26,15 +26,15 @@ use tonic::codegen::http;
 use tonic::service::Routes;
 use tower::util::MapRequestLayer;
 
-/// How often leases are looked over, as in etcd.
+/// Interval of the check for expired leases, as in etcd.
 const LEASE_INTERVAL: Duration = Duration::from_millis(500);
-/// Leases that are revoked at the same time.
+/// Maximum number of leases that are revoked concurrently.
 const REVOCATIONS: usize = 64;
-/// How long after a power cut it may be unknown what had been acknowledged.
+/// Sync interval of the record of acknowledged commits: after a power cut, the record may be this much out of date.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests and watch streams that one connection may have open; more of them wait.
+/// Maximum number of concurrent requests and watch streams of one connection; further ones wait.
 const MAX_STREAMS: u32 = 1024;
-/// How long connections may take to finish what they do when the server stops.
+/// How long connections may take to finish when the server stops.
 const DRAIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the data directory, or makes it, and starts to listen; nothing is answered before `serve`.
+    /// Opens or creates the data directory and starts to listen; no request is answered before `serve`.
     pub fn open(options: &Options) -> Result<Server, OpenError> {
         let core = Core::open(&options.data_dir, options.quota_bytes)?;
         let tls = options.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
@@ -93,12 +93,13 @@ impl Server {
         Ok(Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop })
     }
 
-    /// Where it listens, with the ports that were chosen.
+    /// Returns the addresses on which it listens, with the ports that were assigned.
     pub fn local_addrs(&self) -> Vec<Listen> {
         self.listeners.iter().map(Listener::url).collect()
     }
 
-    /// Serves until `shutdown` completes; then everything acknowledged is on disk and the directory is free.
+    /// Serves until `shutdown` completes. Afterwards everything acknowledged is on disk and the directory is
+    /// unlocked.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Server { service, writer, writer_loop, lifetime, listeners, auto_compaction, acknowledged, stop } =
             self;
@@ -191,7 +192,7 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
     let mut interval = tokio::time::interval(LEASE_INTERVAL);
     loop {
         interval.tick().await;
-        // Several at once share a commit; not so many that they would be in the way of other writes.
+        // Concurrent revocations share a commit; their number is limited so that they do not delay other writes.
         let revoking = futures::stream::iter(lessor.expired(Instant::now()));
         let revoke = |id| {
             let writer = &writer;
@@ -217,7 +218,7 @@ async fn sync_acknowledged(acknowledged: Arc<Acknowledged>) {
 }
 
 async fn compact_in_time(service: Service, how: AutoCompaction) {
-    /// A period is looked at in this many steps, so that little more than it is kept.
+    /// The period is divided into this many steps, so that only slightly more history than configured is kept.
     const STEPS: u32 = 10;
     const CHECK: Duration = Duration::from_secs(300);
     let (pause, steps) = match how {

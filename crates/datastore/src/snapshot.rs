@@ -1,4 +1,4 @@
-//! The store as it was after one commit: what every reader works on.
+//! The store as of one commit; all readers use it.
 
 use super::auth::AuthState;
 use super::batch::{LEASES, State, lease_keys};
@@ -24,7 +24,8 @@ use tortie_etcd_proto::etcdserverpb::{
 
 pub type History = ReadOnlyTable<(u64, u32), &'static [u8]>;
 
-/// Holds its pages in the file for as long as it lives: keep one only while answering.
+/// A consistent view of the store. It pins its pages in the file as long as it lives, so it must not be kept longer
+/// than a request.
 pub struct Snapshot {
     pub state: State,
     pub identity: Identity,
@@ -32,7 +33,7 @@ pub struct Snapshot {
     pub index: Index,
     pub history: History,
     transaction: ReadTransaction,
-    /// Defragmentation puts another database in this one's place; readers finish on the one they began with.
+    /// Defragmentation replaces the database; readers finish on the one with which they started.
     _database: Arc<Database>,
 }
 
@@ -74,7 +75,7 @@ impl Snapshot {
         range::range(&self.view(&Work::new(READ_WORK)), request, allowance)
     }
 
-    /// A range in the order of its keys, as it is sent.
+    /// Returns an encoded range in key order.
     pub fn encoded_range(
         &self,
         request: &RangeRequest,
@@ -83,7 +84,7 @@ impl Snapshot {
         range::encoded(&self.view(&Work::new(READ_WORK)), self.identity, request, allowance)
     }
 
-    /// A transaction that writes nothing.
+    /// Executes a read-only transaction.
     pub fn txn(
         &self,
         request: &TxnRequest,
@@ -100,7 +101,7 @@ impl Snapshot {
             .collect()
     }
 
-    /// Whether the answer to a deletion, with what was deleted, would be too large.
+    /// Returns an error if the response to a deletion, including the deleted values, would be too large.
     pub fn measure_delete(&self, request: &DeleteRangeRequest) -> Result<Result<(), Refusal>, Fault> {
         let mut allowance = Allowance::new(MAX_WRITE_ANSWER_BYTES);
         let work = Work::new(WRITE_WORK);
@@ -108,7 +109,7 @@ impl Snapshot {
         Ok(self.view(&work).check_work().and(allowance.check()))
     }
 
-    /// The keys attached to a lease, in order.
+    /// Returns the keys attached to a lease, in order.
     pub fn lease_keys(
         &self,
         id: i64,
@@ -120,14 +121,14 @@ impl Snapshot {
         Ok(allowance.check().map(|()| keys))
     }
 
-    /// About how large a copy of this state is.
+    /// Returns the approximate size of a copy of this state.
     pub fn copy_bytes(&self) -> u64 {
-        // Pages are not quite full, and a few are needed for the trees above them.
+        // Pages are not completely full, and the inner nodes of the trees need some more.
         let in_use = self.state.in_use.max(0) as u64;
         in_use + in_use / 3 + (1 << 20)
     }
 
-    /// Writes this state as a compact database of its own, durable when this returns.
+    /// Writes this state as a separate, compact database, which is durable on return.
     pub fn copy_to(&self, file: File) -> Result<DataFile, Fault> {
         let data = DataFile::trusted(file, None);
         let database = directory::builder().create_with_backend(data.clone())?;
@@ -145,7 +146,7 @@ impl Snapshot {
     }
 }
 
-/// In pieces, so that a large table does not have to fit in memory.
+/// Copies a table in pieces, so that a large one does not have to fit into memory.
 fn copy_table<K: Key + 'static, V: Value + 'static>(
     database: &Database,
     definition: TableDefinition<'static, K, V>,

@@ -1,4 +1,4 @@
-//! The three forms of a key range in the protocol: one key, `[key, end)`, and everything from a key on.
+//! The three forms of a key range in the protocol: a single key, `[key, end)`, and all keys from a given one on.
 
 use bytes::Bytes;
 use std::ops::Bound;
@@ -29,7 +29,7 @@ impl Span {
         }
     }
 
-    /// Bounds for an ordered scan; `None` when nothing can lie in the range.
+    /// Returns the bounds for an ordered scan; `None` if the range is empty.
     pub fn bounds(&self) -> Option<Bounds<'_>> {
         match self {
             Span::Key(only) => Some((Bound::Included(only), Bound::Included(only))),
@@ -39,7 +39,7 @@ impl Span {
         }
     }
 
-    /// The prefix this range is exactly the keys of, if it is one.
+    /// Returns the prefix if the range consists of exactly the keys with that prefix.
     pub fn prefix(&self) -> Option<&Bytes> {
         match self {
             Span::Range(from, end) if is_prefix_end(from, end) => Some(from),
@@ -48,7 +48,8 @@ impl Span {
     }
 }
 
-/// The first key after all keys that start with `prefix`: its last byte that is not 0xff, plus one.
+/// Returns whether `end` is the first key after all keys that start with `prefix`: its last byte that is not 0xff,
+/// plus one.
 fn is_prefix_end(prefix: &[u8], end: &[u8]) -> bool {
     let Some(last) = prefix.iter().rposition(|byte| *byte != 0xff) else { return false };
     end.len() == last + 1 && end[..last] == prefix[..last] && end[last] == prefix[last] + 1

@@ -11,7 +11,7 @@ impl Tls {
         Reloading::new(files, acceptor).map(Tls)
     }
 
-    /// For a new connection, with the files as they are now.
+    /// Returns an acceptor for a new connection, based on the current files.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.get()
     }

@@ -1,4 +1,5 @@
-//! Transactions: compare first, on every level; check what the chosen branches need; then apply.
+//! Transactions: evaluate the comparisons on every level, check the requirements of the chosen branches, then apply
+//! them.
 
 use super::batch::Batch;
 use super::fault::Fault;
@@ -16,7 +17,7 @@ use tortie_etcd_proto::etcdserverpb::{
     Compare, RangeRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
 };
 
-/// Which branch each transaction takes, decided before anything changes.
+/// The branch that each transaction takes, decided before anything changes.
 struct Path<'r> {
     succeeded: bool,
     ops: &'r [RequestOp],
@@ -24,7 +25,7 @@ struct Path<'r> {
     nested: Vec<Path<'r>>,
 }
 
-/// A transaction that may write.
+/// Executes a transaction that may write.
 pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnResponse, Refusal>, Fault> {
     batch.work.set(WRITE_WORK);
     let path = choose(&batch.view(), request)?;
@@ -48,7 +49,7 @@ pub fn write(batch: &mut Batch, request: &TxnRequest) -> Result<Result<TxnRespon
     Ok(Ok(response))
 }
 
-/// A transaction that cannot write whichever way it goes.
+/// Executes a transaction of which neither branch can write.
 pub fn read<H: HistoryTable>(
     view: &View<H>,
     request: &TxnRequest,
@@ -59,7 +60,7 @@ pub fn read<H: HistoryTable>(
         return Ok(Err(refusal));
     }
     let mut response = answer(view, &path, allowance)?;
-    // An operation that went beyond the limits has no answer, but those after it were still counted.
+    // An operation that exceeded the limits has no response, but the operations after it were still counted.
     if let Err(refusal) = view.check_work().and(allowance.check()) {
         return Ok(Err(refusal));
     }
@@ -85,7 +86,7 @@ fn choose<'r, H: HistoryTable>(view: &View<H>, request: &'r TxnRequest) -> Resul
     Ok(Path { succeeded, ops, nested })
 }
 
-/// Whether every key of the comparison's range satisfies it; a missing key compares as zero, but has no value.
+/// Returns whether every key of the range satisfies the comparison. A missing key compares as zero, but has no value.
 fn holds<H: HistoryTable>(view: &View<H>, compare: &Compare) -> Result<bool, Fault> {
     let span = Span::new(&compare.key, &compare.range_end);
     let (mut found, mut all) = (false, true);
@@ -128,13 +129,13 @@ fn satisfies(compare: &Compare, number: i64, value: &[u8]) -> bool {
     }
 }
 
-/// Checks go through the operations in the order in which they would be applied, so that of several refusals clients
-/// get the one etcd gives.
+/// Checks the puts. The operations are checked in the order in which they would be applied, so that of several errors
+/// the client gets the same one as from etcd.
 fn check_puts(batch: &mut Batch, path: &Path) -> Result<Result<(), Refusal>, Fault> {
     let mut nested = path.nested.iter();
     for op in path.ops {
         let outcome = match &op.request {
-            // The other way round than for a put on its own; clients see the difference.
+            // In the reverse order of a single put; clients can observe the difference.
             Some(Request::RequestPut(put)) if !batch.has_kept(put)? => Err(Refusal::KEY_NOT_FOUND),
             Some(Request::RequestPut(put)) if !batch.has_lease(put)? => Err(Refusal::LEASE_NOT_FOUND),
             Some(Request::RequestTxn(_)) => match nested.next() {
@@ -154,7 +155,7 @@ fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refu
     let mut nested = path.nested.iter();
     for op in path.ops {
         match &op.request {
-            // Elsewhere a negative revision means the newest; etcd checks transactions more strictly.
+            // Elsewhere a negative revision means the newest; in transactions etcd checks more strictly.
             Some(Request::RequestRange(range)) if range.revision != 0 && range.revision < view.compacted => {
                 return Err(Refusal::COMPACTED);
             }
@@ -170,7 +171,8 @@ fn check_ranges<H: HistoryTable>(view: &View<H>, path: &Path) -> Result<(), Refu
     Ok(())
 }
 
-/// What is looked at, and what the answer takes in memory, on the state before the transaction; what it puts itself is small.
+/// Counts the work and the memory of the response, based on the state before the transaction; the values that it puts
+/// itself are small.
 fn measure<H: HistoryTable>(view: &View<H>, path: &Path, allowance: &mut Allowance) -> Result<(), Fault> {
     let mut nested = path.nested.iter();
     for op in path.ops {

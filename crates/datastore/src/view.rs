@@ -1,4 +1,4 @@
-//! Reading the store at a revision, the same way inside a write and from a snapshot.
+//! Reads the store at a revision, in the same way within a write and from a snapshot.
 
 use super::fault::Fault;
 use super::index::Index;
@@ -11,24 +11,24 @@ use redb::{ReadableTable, TableDefinition};
 use std::ops::ControlFlow;
 
 pub const HISTORY: TableDefinition<(u64, u32), &[u8]> = TableDefinition::new("history");
-/// Which keys a lease holds.
+/// The keys that are attached to each lease.
 pub const LEASE_KEYS: TableDefinition<(i64, &[u8]), ()> = TableDefinition::new("lease_keys");
 
 pub trait HistoryTable: ReadableTable<(u64, u32), &'static [u8]> {}
 impl<T: ReadableTable<(u64, u32), &'static [u8]>> HistoryTable for T {}
 
-/// The store as of `revision`, which is the newest this view can see.
+/// The store as of `revision`, which is the newest that this view can see.
 pub struct View<'t, H> {
     pub index: &'t Index,
     pub history: &'t H,
     pub revision: i64,
     pub compacted: i64,
-    /// Versions that may still be looked at; at zero every visit ends early.
+    /// Remaining number of versions that may be examined; at zero every visit ends early.
     pub work: &'t Work,
 }
 
 impl<H: HistoryTable> View<'_, H> {
-    /// The revision a request that names `wanted` is answered at; zero and below mean the newest.
+    /// Returns the revision at which a request for `wanted` is answered; zero and negative values mean the newest.
     pub fn resolve(&self, wanted: i64) -> Result<i64, Refusal> {
         match wanted {
             future if future > self.revision => Err(Refusal::FUTURE_REVISION),
@@ -38,12 +38,12 @@ impl<H: HistoryTable> View<'_, H> {
         }
     }
 
-    /// Whether everything was visited that should be.
+    /// Returns an error if visits ended early because the work limit was reached.
     pub fn check_work(&self) -> Result<(), Refusal> {
         if self.work.get() == 0 { Err(Refusal::TOO_MUCH_WORK) } else { Ok(()) }
     }
 
-    /// Visits the live keys of `span` as they stood at `revision`, in order of key.
+    /// Visits the live keys of `span` as of `revision`, in key order.
     pub fn visit<F>(&self, span: &Span, revision: i64, mut visitor: F) -> Result<(), Fault>
     where
         F: FnMut(&[u8], &Version) -> ControlFlow<()>,
@@ -64,13 +64,13 @@ impl<H: HistoryTable> View<'_, H> {
         Ok(())
     }
 
-    /// How many keys were live at `revision`.
+    /// Returns the number of keys that were live at `revision`.
     pub fn count(&self, bounds: Bounds, revision: i64) -> Result<usize, Fault> {
         let mut reader = Reader::new(self.history, self.work);
         let mut count = 0;
         for (key, newest) in self.index.range(bounds) {
             let flow = match newest.at.main <= revision {
-                // What the index knows is not looked up in the history.
+                // The index alone suffices; no lookup in the history is needed.
                 true => {
                     count += usize::from(!newest.deleted);
                     reader.spend()

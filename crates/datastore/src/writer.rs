@@ -1,5 +1,5 @@
-//! The one writer: takes every request that is waiting, applies them in order, makes them durable with one commit,
-//! then answers and publishes the changes to the watchers. While the disk works, the next group gathers.
+//! The single writer: takes all queued requests, applies them in order, makes them durable with one commit, then
+//! answers them and publishes the changes to the watchers. The next group accumulates while the disk is busy.
 
 use super::core::{Answer, Core, Write};
 use super::fault::Fault;
@@ -12,12 +12,12 @@ use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tonic::Status;
 
-/// Requests waiting for the writer; more than this many and their senders wait too.
+/// Maximum number of queued requests; beyond it the senders wait.
 const QUEUE: usize = 4096;
-/// The most that is put into one commit.
+/// Maximum number of requests in one commit.
 const GROUP: usize = 1024;
 
-/// Bytes of requests waiting for the writer, in units; more than that and their senders wait too.
+/// Maximum size of queued requests, counted in units; beyond it the senders wait.
 const UNIT: usize = 1024;
 const ROOM: u32 = 64 * 1024;
 
@@ -29,7 +29,7 @@ enum Task {
         reply: Reply<Answer>,
         _room: OwnedSemaphorePermit,
     },
-    /// Compacts, and answers when the old versions are gone from the tables.
+    /// Compacts, and answers when the old versions have been removed from the tables.
     CompactPhysically {
         revision: i64,
         reply: Reply<Answer>,
@@ -40,11 +40,11 @@ enum Task {
     Size {
         reply: Reply<u64>,
     },
-    /// Finishes what is before it, then ends.
+    /// Completes the preceding tasks, then ends.
     Stop,
 }
 
-/// Hands requests to the writer.
+/// Handle that sends requests to the writer.
 #[derive(Clone)]
 pub struct Writer {
     tasks: mpsc::Sender<Task>,
@@ -80,12 +80,12 @@ impl Writer {
     async fn ask<T>(&self, task: impl FnOnce(Reply<T>) -> Task) -> Result<T, Refusal> {
         let (reply, answer) = oneshot::channel();
         self.tasks.send(task(reply)).await.map_err(|_| Refusal::STOPPED)?;
-        // A request whose fate is unknown is not refused in words that say it was not done.
+        // The fate of the request is unknown, so the error must not claim that it was not executed.
         answer.await.unwrap_or(Err(Refusal::STORAGE_FAILED))
     }
 }
 
-/// Runs on a thread of its own until it is stopped, every `Writer` is gone, or the storage fails.
+/// The writer loop. Runs on a dedicated thread until it is stopped, every `Writer` is dropped, or the storage fails.
 pub struct WriterLoop {
     core: Core,
     lessor: Arc<Lessor>,
@@ -106,7 +106,7 @@ impl WriterLoop {
         let mut waiting = Vec::with_capacity(GROUP);
         loop {
             if self.core.is_compacting() {
-                // Without waiting: old versions are removed while nothing else is to be done.
+                // Do not wait: remove old versions while no request is queued.
                 self.gather(&mut waiting);
             } else {
                 self.tasks.blocking_recv_many(&mut waiting, GROUP);

@@ -1,8 +1,8 @@
-//! The keys that one branch of a transaction writes. Two writes of one key in a branch have no meaning, except where
-//! they can never both happen.
+//! The keys that one branch of a transaction writes. Writing a key twice in a branch is an error, except where only
+//! one of the writes can be executed.
 //!
-//! Sets of a branch are joined with those of the branches inside it, always the smaller into the larger, and deleted
-//! ranges are kept as intervals that do not touch: a request of n operations costs n log n however it is nested.
+//! The sets of nested branches are merged into those of the enclosing branch, always the smaller into the larger, and
+//! deleted ranges are kept as disjoint intervals. A request of n operations therefore costs n log n for any nesting.
 
 use super::refusal::Refusal;
 use super::span::Span;
@@ -19,7 +19,7 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Refuses operations that write a key twice, in etcd's order of looking.
+    /// Collects the writes. Rejects operations that write a key twice, in the order of evaluation of etcd.
     pub fn of(ops: &[RequestOp]) -> Result<Writes, Refusal> {
         let mut writes = Writes::default();
         for op in ops {
@@ -42,7 +42,7 @@ impl Writes {
         Ok(writes)
     }
 
-    /// Takes in a nested transaction, of which one branch is carried out.
+    /// Merges a nested transaction, of which only one branch is executed.
     fn join(&mut self, then: Writes, otherwise: Writes) -> Result<(), Refusal> {
         for inner in [&then, &otherwise] {
             if !disjoint(&self.puts, &inner.puts) || self.deletes.meet(&inner.puts) {
@@ -69,7 +69,7 @@ fn union(into: &mut BTreeSet<Bytes>, mut from: BTreeSet<Bytes>) {
     into.extend(from);
 }
 
-/// Ranges of keys: where each begins, and where it ends. No two of them overlap.
+/// Key ranges by start, with their ends. No two of them overlap.
 #[derive(Default)]
 struct Intervals {
     ends: BTreeMap<Bytes, Bytes>,
@@ -80,7 +80,7 @@ impl Intervals {
         match span {
             Span::Range(from, end) if from < end => self.add(from, end),
             Span::Range(..) => {}
-            // etcd takes the end of an open range for the smallest key, so it finds no overlap there.
+            // etcd treats the end of an open range as the smallest key, so it detects no overlap there.
             Span::From(_) => {}
             Span::Key(key) => {
                 let end = [key.as_ref(), &[0]].concat();
@@ -90,7 +90,7 @@ impl Intervals {
     }
 
     fn add(&mut self, mut from: Bytes, mut end: Bytes) {
-        // Every interval that touches the new one becomes part of it.
+        // Intervals that touch the new one are merged into it.
         while let Some((start, stop)) = self.ends.range::<Bytes, _>(..=&end).next_back()
             && *stop >= from
         {
@@ -106,7 +106,7 @@ impl Intervals {
         self.ends.range::<Bytes, _>(..=key).next_back().is_some_and(|(_, end)| key < end)
     }
 
-    /// Whether one of the keys lies in one of the ranges.
+    /// Returns whether one of the keys is in one of the ranges.
     fn meet(&self, keys: &BTreeSet<Bytes>) -> bool {
         if keys.len() <= self.ends.len() {
             return keys.iter().any(|key| self.contains(key));
@@ -148,7 +148,7 @@ mod tests {
         RequestOp { request: Some(Request::RequestTxn(TxnRequest { compare: vec![], success, failure })) }
     }
 
-    /// As etcd does it, one by one.
+    /// Implements the pairwise check of etcd.
     fn model(ops: &[RequestOp]) -> Result<(Vec<Bytes>, Vec<Span>), ()> {
         let mut deletes: Vec<Span> = Vec::new();
         for op in ops {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn many_writes_and_deletes_take_little_time() {
-        // As many as fit in a request, in the nesting that allows them.
+        // As many as fit into a request, in the nesting that allows them.
         const MANY: usize = 40_000;
         let puts = (0..MANY).map(|n| put(format!("p{n:06}"))).collect::<Vec<_>>();
         let deletes = (0..MANY).map(|n| delete(format!("d{n:06}a"), format!("d{n:06}b"))).collect::<Vec<_>>();
@@ -215,7 +215,7 @@ mod tests {
         let begin = clock_gettime(ClockId::ThreadCPUTime).tv_sec;
         assert!(Writes::of(&[group(deletes), group(puts)].concat()).is_ok());
         assert!(Writes::of(&deep).is_ok());
-        // Processor time, which does not depend on what else the machine does. Looking at every pair takes minutes.
+        // CPU time, which does not depend on the load of the machine. Comparing every pair takes minutes.
         let seconds = clock_gettime(ClockId::ThreadCPUTime).tv_sec - begin;
         assert!(seconds < 15, "{seconds} s");
     }

@@ -1,5 +1,5 @@
-//! What clients can make the store hold in memory is bounded, and at its bounds nothing is lost. One test: it measures
-//! the memory of the whole process.
+//! Clients can make the store use only a bounded amount of memory, and nothing is lost at the limits. This is a
+//! single test because it measures the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -48,14 +48,14 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
     let channel = connect(&embedded.url).await;
     let mut kv = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
     for number in 0..VALUES {
-        // 24 MB of history, 20 of which are alive.
+        // 24 MB of history, of which 20 MB are live.
         let key = Bytes::from(format!("/{:03}", number % 200));
         let put = PutRequest { key, value: vec![number as u8; VALUE_BYTES].into(), ..Default::default() };
         kv.put(put).await.unwrap();
     }
     let begin = resident(std::process::id());
 
-    // Watches that have much to catch up with, and clients that do not read.
+    // Watches with much history to catch up, whose clients do not read.
     let mut watches = Vec::new();
     for _ in 0..STREAMS {
         watches.push(watch(connect(&embedded.url).await).await);
@@ -79,7 +79,7 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
     }
     drop(watches);
 
-    // One request whose answer would be gigabytes.
+    // A request whose response would be gigabytes.
     let list = RequestOp { request: Some(Request::RequestRange(everything())) };
     let lists = TxnRequest { success: vec![list.clone(); 100], ..Default::default() };
     let refused = kv.txn(lists.clone()).await.unwrap_err();
@@ -95,7 +95,7 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
     let delete = DeleteRangeRequest { key: "/".into(), range_end: "0".into(), prev_kv: true };
     assert_eq!(kv.delete_range(delete).await.unwrap_err().code(), Code::ResourceExhausted);
     assert_eq!(kv.range(everything()).await.unwrap().into_inner().count, 200);
-    // One that looks at a few keys many thousand times.
+    // A request that examines a few keys many thousand times.
     let count = RangeRequest { count_only: true, ..everything() };
     let mut counts = vec![RequestOp { request: Some(Request::RequestRange(count)) }; 120];
     counts.push(RequestOp { request: Some(Request::RequestPut(put)) });
@@ -107,14 +107,14 @@ async fn memory_is_bounded_and_nothing_is_lost_at_the_bounds() {
     let refused = kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap_err();
     assert!([Code::ResourceExhausted, Code::InvalidArgument].contains(&refused.code()), "{refused}");
 
-    // Several honest lists that are large wait for each other, and all arrive.
+    // Several legitimate large lists wait for each other, and all arrive.
     let lists = (0..6).map(|_| {
         let mut kv = kv.clone();
         async move { kv.range(everything()).await.unwrap().into_inner().kvs.len() }
     });
     assert_eq!(join_all(lists).await, vec![200; 6]);
 
-    // Lists that are asked for and not read do not keep small requests waiting, and do not pile up.
+    // Requested lists that are not read do not delay small requests and do not accumulate.
     let mut unread = Vec::new();
     for _ in 0..8 {
         let mut kv = KvClient::new(connect(&embedded.url).await).max_decoding_message_size(usize::MAX);

@@ -1,4 +1,4 @@
-//! Damage in a store that was not closed cleanly: an acknowledged write is never lost without a word.
+//! Damage in a store that was not closed cleanly: an acknowledged write is never lost silently.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -20,7 +20,8 @@ fn read(dir: &Path) -> (Vec<u8>, Vec<u8>) {
     (fs::read(dir.join("store.redb")).unwrap(), fs::read(dir.join(NOTE)).unwrap_or_default())
 }
 
-/// The files of a store as kill -9 would leave them: before its last write, and after it was acknowledged.
+/// Returns the files of a store as kill -9 would leave them: before its last write, and after that write was
+/// acknowledged.
 async fn images() -> ((Vec<u8>, Vec<u8>), (Vec<u8>, Vec<u8>)) {
     let embedded = Embedded::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
@@ -76,7 +77,7 @@ async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
                 assert!(text.contains("has lost acknowledged writes"), "{text}");
                 assert!(text.contains("restore a snapshot, or remove store.acknowledged"), "{text}");
                 assert!(fs::read(dir.path().join("store.redb")).unwrap() == damaged, "the file was changed");
-                // Without the note the damage looks like a commit that was never finished.
+                // Without the record, the damage looks like a commit that was never finished.
                 fs::remove_file(dir.path().join(NOTE)).unwrap();
                 assert_eq!(open(dir.path()).unwrap(), KEYS - 1);
             }
@@ -91,7 +92,7 @@ async fn a_flipped_bit_in_the_last_commit_is_not_a_lost_write() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unacknowledged_commit_may_go() {
     let ((_, earlier), (after, note)) = images().await;
-    // The last commit half written: the note still speaks of the one before.
+    // The last commit is half written: the record still refers to the previous one.
     let torn = |at: usize| {
         let mut torn = after.clone();
         torn[at..at + PAGE].fill(0);
@@ -104,7 +105,7 @@ async fn an_unacknowledged_commit_may_go() {
         went_back += usize::from(keys == KEYS - 1);
     }
     assert!(went_back > 0);
-    // A damaged note only makes the start less strict.
+    // A damaged record only makes the check at the start less strict.
     let mut noise = note.clone();
     noise.iter_mut().for_each(|byte| *byte ^= 0x55);
     assert_eq!(open(place(&after, Some(&noise)).path()).unwrap(), KEYS);

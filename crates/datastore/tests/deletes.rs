@@ -1,4 +1,4 @@
-//! Much is deleted at once. One test: it measures the memory of the whole process.
+//! Large deletions. This is a single test because it measures the memory of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -15,11 +15,11 @@ use tortie_etcd_proto::etcdserverpb::*;
 use tortie_testkit::resident;
 
 const MIB: usize = 1 << 20;
-/// More than changes keep for watchers, and not more than one response takes.
+/// More than the changes hold for watchers, and not more than one response can contain.
 const WATCHED: usize = 12;
 const MANY: usize = 40;
 
-/// The most memory that the process had while this was done, beyond what it had before.
+/// Returns the maximum memory of the process during the work, beyond the memory before it.
 async fn highest<T>(work: impl Future<Output = T>) -> (T, u64) {
     let (before, done) = (resident(std::process::id()), Arc::new(AtomicBool::new(false)));
     let highest = Arc::new(AtomicU64::new(0));
@@ -73,7 +73,7 @@ async fn a_large_delete_takes_little_memory_and_watchers_miss_nothing() {
     }
     drop(responses);
 
-    // By range, and with a lease.
+    // By range, and by lease.
     let mut leases = LeaseClient::new(channel);
     let lease = leases.lease_grant(LeaseGrantRequest { ttl: 3600, id: 0 }).await.unwrap().into_inner().id;
     for number in 0..MANY {

@@ -1,4 +1,4 @@
-//! The same requests to real etcd and to the embedded store must get the same answers.
+//! Real etcd and the embedded store must give the same responses to the same requests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod generate;
@@ -25,7 +25,7 @@ use tortie_etcd_proto::etcdserverpb::*;
 use tortie_etcd_proto::mvccpb::{Event, KeyValue};
 use tortie_testkit::Etcd;
 
-/// An answer in a form that can be compared.
+/// A response in a comparable form.
 type Outcome = Result<String, String>;
 
 fn outcome<T: Debug>(result: Result<Response<T>, Status>, normalize: impl FnOnce(&mut T)) -> Outcome {
@@ -45,11 +45,11 @@ fn anonymous(header: &mut Option<ResponseHeader>) {
     }
 }
 
-/// Equals in a sorted answer come in any order.
+/// Normalizes the order of equal elements in a sorted response, which is undefined.
 fn settle(request: &RangeRequest, kvs: &mut [KeyValue]) {
     match request.sort_target() {
         SortTarget::Key => {}
-        // Values may have been left out of the answer, so any order is taken for right.
+        // The response may omit the values, so any order is accepted.
         SortTarget::Value if request.keys_only => kvs.sort_by(|a, b| a.key.cmp(&b.key)),
         target => {
             let rank = |kv: &KeyValue| match target {
@@ -81,7 +81,7 @@ fn settle_txn(request: &TxnRequest, response: &mut TxnResponse) {
     }
 }
 
-/// One store and the watches that are open on it.
+/// One store and its open watches.
 struct Side {
     kv: KvClient<Channel>,
     lease: LeaseClient<Channel>,
@@ -97,7 +97,7 @@ struct OpenWatch {
 }
 
 impl OpenWatch {
-    /// Takes in what comes until nothing has come for a while.
+    /// Collects responses until none has arrived for a while.
     async fn drain(&mut self) {
         while let Ok(response) =
             tokio::time::timeout(Duration::from_millis(250), self.responses.message()).await
@@ -134,7 +134,7 @@ impl Side {
         requests.send(create).await.unwrap();
         let responses = self.watch.watch(ReceiverStream::new(receiver)).await.unwrap().into_inner();
         let mut watch = OpenWatch { requests, responses, events: Vec::new(), notes: Vec::new() };
-        // Past the first answer, so that a later compaction meets both in the same state.
+        // Wait for the first response, so that a later compaction finds both stores in the same state.
         let first = watch.responses.message().await.unwrap().unwrap();
         watch.take(first);
         watch.drain().await;
@@ -172,7 +172,7 @@ impl Step {
             900..930 => {
                 let ttl =
                     [-5, 0, 1, 100, 3000, 9_000_000_000, 9_000_000_001][generator.rng.random_range(0..7)];
-                // Leases that end during the test would make it depend on time.
+                // Leases that expire during the test would make it depend on time.
                 let ttl = if ttl < 100 && generator.rng.random_bool(0.8) { 1000 } else { ttl };
                 match ttl < 100 {
                     true => Step::Range(generator.range()),
@@ -276,7 +276,7 @@ async fn a_random_history_gives_the_same_answers() {
     }
     let mut events = 0;
     for (number, (expected, got)) in real.watches.iter_mut().zip(&mut ours.watches).enumerate() {
-        // A busy machine may be silent for a while with more to come.
+        // On a busy machine there may be a pause before further events arrive.
         for _ in 0..100 {
             tokio::join!(expected.drain(), got.drain());
             if got.events.len() == expected.events.len() && got.notes == expected.notes {

@@ -1,4 +1,4 @@
-//! What shows only over time: watchers that fall behind, large responses, leases over a restart, compaction by age.
+//! Behaviour over time: watchers that fall behind, large responses, leases across a restart, and compaction by age.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -23,7 +23,7 @@ fn put(key: &str, size: usize) -> PutRequest {
     PutRequest { key: Bytes::from(key.to_owned()), value: vec![b'x'; size].into(), ..Default::default() }
 }
 
-/// Everything below `/`.
+/// Returns a watch of all keys below `/`.
 fn everything(start_revision: i64) -> WatchCreateRequest {
     WatchCreateRequest { key: "/".into(), range_end: "0".into(), start_revision, ..Default::default() }
 }
@@ -61,7 +61,7 @@ async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
     let embedded = Embedded::start();
     let mut watch = Watch::open(connect(&embedded.url).await, everything(0)).await;
     let mut kv = KvClient::new(connect(&embedded.url).await);
-    // More than its stream and its connection hold, all of it acknowledged before it reads anything.
+    // More than its stream and its connection can buffer, all acknowledged before it reads anything.
     for number in 0..WRITES {
         kv.put(put(&format!("/slow/{}", number % 7), 20_000)).await.unwrap();
     }
@@ -70,7 +70,7 @@ async fn a_slow_watcher_holds_nobody_up_and_misses_nothing() {
         seen.extend(watch.next().await.events.into_iter().map(|event| event.kv.unwrap().mod_revision));
     }
     assert_eq!(seen, (2..WRITES + 2).collect::<Vec<_>>());
-    // It is live again.
+    // The watch is live again.
     let revision = kv.put(put("/slow/now", 1)).await.unwrap().into_inner().header.unwrap().revision;
     assert_eq!(watch.next().await.events[0].kv.as_ref().unwrap().mod_revision, revision);
 }
@@ -84,7 +84,7 @@ async fn large_responses_come_in_fragments_for_those_who_ask() {
     let both = ["/b", "/c"].map(|key| RequestOp { request: Some(Request::RequestPut(put(key, 700_000))) });
     kv.txn(TxnRequest { success: both.into(), ..Default::default() }).await.unwrap();
 
-    // One revision whose events, with what stood there before, are larger than a response should be.
+    // One revision whose events, with their previous values, are larger than a response should be.
     let all = DeleteRangeRequest { key: "/".into(), range_end: "0".into(), ..Default::default() };
     kv.delete_range(all).await.unwrap();
 
@@ -118,7 +118,7 @@ async fn progress_is_sent_after_every_event_before_it() {
         kv.put(put("/k", 10)).await.unwrap();
     }
     kv.put(put("elsewhere", 10)).await.unwrap();
-    // Behind at first, so the answer has to wait until it has caught up.
+    // The watch is behind at first, so the response must wait until it has caught up.
     let mut watch = Watch::open(channel, everything(2)).await;
     watch.ask_for_progress().await;
     let mut events = 0;

@@ -1,4 +1,4 @@
-//! A disk without room: writes are refused with the NOSPACE alarm, everything else goes on, and nothing is lost.
+//! A full disk: writes are rejected with the NOSPACE alarm, everything else continues, and nothing is lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -90,7 +90,7 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
     let value = client.kv.range(RangeRequest { key: key(7), ..Default::default() }).await.unwrap();
     assert_eq!(value.into_inner().kvs[0].value.len(), 50_000);
 
-    // Both need room for a copy. They are refused, say why, and leave nothing behind; the store goes on.
+    // Both need space for a copy. They are rejected with the reason and leave nothing behind; the store continues.
     let refused = client.maintenance.defragment(DefragmentRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert!(refused.message().contains("the store was not defragmented"), "{refused}");
@@ -107,7 +107,7 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
     client.kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
     assert_eq!(client.count().await, 50);
 
-    // Disarmed without room, the alarm comes back with the next write.
+    // If it is disarmed without free space, the alarm returns with the next write.
     assert_eq!(client.alarms(AlarmAction::Deactivate).await, 1);
     client.assert_full().await;
 
@@ -160,7 +160,7 @@ async fn even_without_its_reserve_the_store_goes_on() {
     for number in 0..600 {
         client.kv.put(put(number, 20_000)).await.unwrap();
     }
-    // Somebody else takes every piece of the reserve as soon as it is given back.
+    // Another process takes every piece of the reserve as soon as it is released.
     let mut deleted = 0;
     let refused = loop {
         disk.fill();

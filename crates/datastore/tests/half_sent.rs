@@ -1,4 +1,4 @@
-//! Requests that are begun on every stream a client can have, and never finished.
+//! Requests that are started on every stream a client can have, and never completed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 8;
 const STREAMS: usize = 40;
 const HONEST: usize = 64 << 10;
 
-/// Announces a put of a megabyte and a half, sends a megabyte of it, and waits for the answer.
+/// Announces a put of 1.5 MB, sends 1 MB of it, and waits for the response.
 async fn half_sent(mut channel: Channel, megabyte: Bytes) -> Result<String, tonic::transport::Error> {
     let request = http::Request::builder()
         .method("POST")
@@ -50,7 +50,8 @@ async fn half_sent_requests_make_room_for_others() {
             attackers.spawn(half_sent(channel.clone(), megabyte.clone()));
         }
     }
-    // All of them but what has room are refused, and nothing else is. Some may be overdue before others take their room.
+    // All except those that fit are rejected, and no other request is. Some may time out before others need their
+    // room.
     let (mut highest, mut made_room) = (0, 0);
     let fit = 32 / 2 + 8;
     for _ in 0..CONNECTIONS * STREAMS - fit {

@@ -1,6 +1,6 @@
-//! The store as kube-apiserver uses it: optimistic writes, lists in pages at one revision, watches with progress
-//! requests, and its own compaction. What etcd 3.4 does as well is compared with it; that progress requests wait for
-//! watches that are behind came with 3.4.31 and 3.5.13, and the etcd here is 3.4.23.
+//! The store as kube-apiserver uses it: optimistic writes, paged lists at one revision, watches with progress
+//! requests, and its own compaction. Behaviour that etcd 3.4 shares is compared with it. Progress requests that wait
+//! for watches that are behind came with 3.4.31 and 3.5.13; the etcd used here is 3.4.23.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -38,7 +38,8 @@ fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// Writes if the key is as it was at `revision` (0: not there), and otherwise answers with what is there.
+/// Builds a transaction that writes if the key is unchanged since `revision` (0: absent), and otherwise returns the
+/// current value.
 fn if_unchanged(key: &str, revision: i64, then: Request) -> TxnRequest {
     let compare = Compare {
         target: CompareTarget::Mod.into(),
@@ -54,7 +55,7 @@ fn revision(header: &Option<ResponseHeader>) -> i64 {
     header.as_ref().unwrap().revision
 }
 
-/// Everything that is seen, in words that can be compared.
+/// Runs a scenario and returns all observations in a comparable form.
 async fn story(channel: Channel) -> Vec<String> {
     let mut kv = KvClient::new(channel.clone());
     let mut seen = Vec::new();
@@ -72,7 +73,7 @@ async fn story(channel: Channel) -> Vec<String> {
         seen.push(format!("{}", kv.txn(update).await.unwrap().into_inner().succeeded));
     }
 
-    // A list in pages: all of them as of the first one, whatever happens meanwhile.
+    // A paged list: all pages are as of the first one, regardless of concurrent writes.
     let mut page =
         RangeRequest { key: PREFIX.into(), range_end: PREFIX_END.into(), limit: 20, ..Default::default() };
     loop {
@@ -94,7 +95,8 @@ async fn story(channel: Channel) -> Vec<String> {
             .unwrap();
     }
 
-    // Compaction: whoever writes the next version of the key compacts to what the one before it said.
+    // Compaction: the client that writes the next version of the key compacts to the revision in the previous
+    // version.
     let compact = |version: i64, at: i64| {
         let compare = Compare {
             target: CompareTarget::Version.into(),
@@ -113,7 +115,7 @@ async fn story(channel: Channel) -> Vec<String> {
     let late = kv.txn(compact(0, at)).await.unwrap().into_inner();
     seen.push(format!("{} {}", late.succeeded, late.responses.len()));
     kv.compact(CompactionRequest { revision: at + 1, physical: false }).await.unwrap();
-    // A list that was begun before can no longer be continued, and says so.
+    // A list that was started before can no longer be continued, and the error reports that.
     let gone = kv.range(page.clone()).await.unwrap_err();
     seen.push(format!("{:?} {}", gone.code(), gone.message()));
     let twice = kv.compact(CompactionRequest { revision: at + 1, physical: false }).await.unwrap_err();
@@ -178,7 +180,7 @@ async fn progress_never_runs_ahead_of_events() {
     for number in 0..200 {
         kv.put(put(&format!("{PREFIX}{number}"), "old")).await.unwrap();
     }
-    // Several watches on one stream, of which some have to catch up first.
+    // Several watches on one stream, some of which must catch up first.
     let (requests, mut responses) = watch(connect(&embedded.url).await, 2).await;
     for start in [0, 100, 1] {
         requests.send(create(start)).await.unwrap();
@@ -188,7 +190,7 @@ async fn progress_never_runs_ahead_of_events() {
     let writing = tokio::spawn(async move {
         let mut kv = KvClient::new(connect(&url).await);
         for number in 0..WRITES {
-            // Also what nobody watches moves the revision on; large values fill the stream.
+            // Writes outside the watched prefix also advance the revision; large values fill the stream.
             let key =
                 if number % 3 == 0 { "/elsewhere".to_owned() } else { format!("{PREFIX}{}", number % 50) };
             let size = if number % 100 == 1 { 60_000 } else { 10 };

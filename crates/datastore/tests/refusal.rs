@@ -1,5 +1,5 @@
-//! What the embedded store refuses to open or to do, in words that say what to do about it, and without touching
-//! what it refuses.
+//! Directories and requests that the embedded store rejects: the error states the remedy, and the rejected data is
+//! not modified.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -32,13 +32,13 @@ fn refused(dir: &Path) -> OpenError {
     open(dir).err().expect("it must be refused")
 }
 
-/// Every file under a directory and what is in it.
+/// Returns every file in a directory with its content.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// The database of a store with some keys, shut down as it should be.
+/// Returns the database of a store with some keys that was shut down cleanly.
 async fn database() -> Vec<u8> {
     let embedded = Embedded::start();
     let mut kv = KvClient::new(connect(&embedded.url).await);
@@ -145,7 +145,7 @@ fn a_foreign_directory_is_refused_and_left_alone() {
     );
     assert_eq!(contents(dir.path()), before);
 
-    // A redb database of somebody else under our name.
+    // A foreign redb database under our file name.
     let dir = TempDir::new().unwrap();
     drop(redb::Database::create(dir.path().join("store.redb")).unwrap());
     let before = contents(dir.path());
@@ -243,13 +243,14 @@ async fn a_full_store_still_reads_deletes_and_compacts() {
     kv.put(put(0)).await.unwrap();
 }
 
-/// Users root and cat, who may read and write what begins with /cat/; and the token of each.
+/// Creates the users root and cat, where cat may read and write keys that begin with /cat/. Returns the token of
+/// each.
 async fn users(channel: &Channel) -> (String, String) {
     let mut auth = AuthClient::new(channel.clone());
     for name in ["root", "cat"] {
         let user = AuthUserAddRequest { name: name.into(), password: "pw".into(), ..Default::default() };
         auth.user_add(user).await.unwrap();
-        // etcd knows the role root of its own accord, but it has to be there.
+        // etcd treats the role root specially, but the role must exist.
         let _ = auth.role_add(AuthRoleAddRequest { name: name.into() }).await;
         auth.user_grant_role(AuthUserGrantRoleRequest { user: name.into(), role: name.into() })
             .await
@@ -302,7 +303,7 @@ async fn watches_of_a_deleted_user_end() {
 
     let mut auth = AuthClient::new(channel.clone());
     auth.user_delete(by(&root, AuthUserDeleteRequest { name: "cat".into() })).await.unwrap();
-    // With history, which would show what was there.
+    // A watch with history would reveal the previous values.
     requests.send(create(1)).await.unwrap();
     let refused = stream.message().await.unwrap().unwrap();
     assert!(refused.created && refused.canceled && refused.events.is_empty(), "{refused:?}");
@@ -315,7 +316,8 @@ async fn watches_of_a_deleted_user_end() {
     assert!(more.is_err(), "{more:?}");
 }
 
-/// As etcd: a key that gets a lease ends with it.
+/// Checks the rule of etcd: a key is deleted with its lease, so attaching it needs the permission to revoke the
+/// lease.
 async fn check_foreign_leases(url: &str) {
     let channel = connect(url).await;
     let (root, cat) = users(&channel).await;
@@ -339,7 +341,7 @@ async fn keys_join_only_leases_the_user_may_end() {
     check_foreign_leases(&etcd.endpoint()).await;
     let embedded = Embedded::start();
     check_foreign_leases(&embedded.url).await;
-    // The same in a transaction, in whichever branch.
+    // The same in a transaction, in either branch.
     let channel = connect(&embedded.url).await;
     let login = AuthenticateRequest { name: "cat".into(), password: "pw".into() };
     let cat = AuthClient::new(channel.clone()).authenticate(login).await.unwrap().into_inner().token;

@@ -1,4 +1,4 @@
-//! Users and roles, as etcd has them.
+//! Users and roles with the semantics of etcd.
 
 mod password;
 mod permission;

@@ -1,4 +1,4 @@
-//! Passwords are kept as salted hashes that are slow to make.
+//! Stores passwords as salted hashes that are slow to compute.
 
 use aws_lc_rs::pbkdf2;
 use std::num::NonZeroU32;

@@ -1,9 +1,10 @@
-//! Whether permissions cover a range of keys. Several that touch cover what lies across their borders.
+//! Decides whether permissions cover a range of keys. Adjacent permissions together cover a range across their
+//! boundary.
 
 use crate::span::Span;
 use bytes::Bytes;
 
-/// From a key up to another one, or without end.
+/// A half-open interval of keys; without an end it is unbounded.
 type Interval = (Bytes, Option<Bytes>);
 
 fn interval(span: &Span) -> Interval {

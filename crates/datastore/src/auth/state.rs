@@ -1,4 +1,4 @@
-//! Who there is and what they may do: one value, changed as a whole and kept with the data.
+//! Users, roles and their permissions: one value that is changed as a whole and stored with the data.
 
 use super::permission::covers;
 use crate::refusal::Refusal;
@@ -7,16 +7,16 @@ use bytes::Bytes;
 use tortie_etcd_proto::etcdserverpb::Permission;
 use tortie_etcd_proto::etcdserverpb::permission::Type;
 
-/// The user and the role that may do everything.
+/// Name of the user and of the role with all permissions.
 pub const ROOT: &str = "root";
-/// Users and roles that there may be.
+/// Maximum number of users, of roles, and of permissions per role.
 const MAX_ENTRIES: usize = 1000;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AuthState {
     #[prost(bool, tag = "1")]
     pub enabled: bool,
-    /// Counts changes; an empty state is at 1.
+    /// Incremented with every change; an empty state is at 1.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
     #[prost(message, repeated, tag = "3")]
@@ -29,7 +29,7 @@ pub struct AuthState {
 pub struct User {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Hashed; empty when there is none and only a certificate will do.
+    /// Password hash; empty if the user has no password and can authenticate only with a certificate.
     #[prost(bytes = "vec", tag = "2")]
     pub password: Vec<u8>,
     #[prost(string, repeated, tag = "3")]
@@ -66,7 +66,7 @@ pub enum Access {
 }
 
 impl AuthState {
-    /// The state after a change, or why etcd refuses it.
+    /// Returns the state after a change, or the error with which etcd rejects it.
     pub fn apply(&self, change: &AuthChange) -> Result<AuthState, Refusal> {
         let mut next = self.clone();
         match change {
@@ -166,7 +166,7 @@ impl AuthState {
         self.user(user).is_some_and(|user| user.roles.iter().any(|role| role == ROOT))
     }
 
-    /// Whether a user may read or write all keys of a range.
+    /// Returns whether a user may read or write all keys of a range.
     pub fn may(&self, user: &str, access: Access, span: &Span) -> bool {
         if self.is_root(user) {
             return true;
@@ -185,7 +185,7 @@ impl AuthState {
         covers(permitted.iter(), span)
     }
 
-    /// Nobody may lock everybody out.
+    /// Rejects changes to root while authentication is enabled, so that root cannot be locked out.
     fn spare_root(&self, concerned: bool) -> Result<(), Refusal> {
         if self.enabled && concerned { Err(Refusal::INVALID_AUTH_MANAGEMENT) } else { Ok(()) }
     }

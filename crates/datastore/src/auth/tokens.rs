@@ -1,11 +1,12 @@
-//! Tokens: what a client shows after it has given its password. They live in memory and end when they are not used.
+//! Tokens that a client presents after password authentication. They are held in memory and expire when they are not
+//! used.
 
 use crate::refusal::Refusal;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// etcd's.
+/// The default of etcd.
 const LIFETIME: Duration = Duration::from_secs(300);
 const MAX_TOKENS: usize = 10_000;
 
@@ -28,7 +29,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Whose token it is; it lives on.
+    /// Returns the user of a token and extends its lifetime.
     pub fn user(&self, token: &str, now: Instant) -> Option<String> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (user, end) = users.get_mut(token).filter(|(_, end)| *end > now)?;
@@ -36,7 +37,7 @@ impl Tokens {
         Some(user.clone())
     }
 
-    /// For when passwords or users change.
+    /// Revokes all tokens of a user whose password changed or who was deleted.
     pub fn revoke(&self, user: &str) {
         self.users.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (of, _)| of != user);
     }

@@ -1,4 +1,4 @@
-//! Users, roles and passwords; and who sent a request.
+//! The auth service: users, roles and passwords. Also identifies the sender of a request.
 
 use super::{Service, unexpected};
 use crate::auth::{Access, AuthChange, AuthState, hash_password, is_password};
@@ -14,15 +14,15 @@ use tortie_etcd_proto::etcdserverpb::auth_server::Auth;
 use tortie_etcd_proto::etcdserverpb::request_op::Request as Operation;
 use tortie_etcd_proto::etcdserverpb::*;
 
-/// Who sent a request, and what they may do.
+/// The sender of a request and its permissions.
 pub struct Caller {
     auth: Arc<AuthState>,
-    /// Nobody while there are no users.
+    /// `None` while authentication is disabled.
     user: Option<String>,
 }
 
 impl Caller {
-    /// Differs whenever users, roles or permissions have changed.
+    /// Returns a number that changes whenever users, roles or permissions change.
     pub fn auth_revision(&self) -> u64 {
         self.auth.revision
     }
@@ -53,7 +53,7 @@ impl Caller {
         self.check_with(|| Span::new(&request.key, &request.range_end), request.prev_kv, true)
     }
 
-    /// Both branches: which one is taken must not tell what may not be read.
+    /// Checks both branches, because the choice of the branch must not reveal data that the user may not read.
     pub fn check_txn(&self, request: &TxnRequest) -> Result<(), Refusal> {
         if self.user.is_none() {
             return Ok(());
@@ -89,7 +89,7 @@ impl Caller {
 }
 
 impl Service {
-    /// Who sent a request: the user of its token, or the one its certificate names.
+    /// Identifies the sender of a request: the user of its token, or the user named in its certificate.
     pub fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Refusal> {
         self.identify(request.metadata(), request.extensions())
     }
@@ -125,7 +125,7 @@ impl Service {
         }
     }
 
-    /// Hashing takes a while on purpose, so few are made at a time.
+    /// Hashes a password. Hashing is slow on purpose, so the number of concurrent hashes is limited.
     async fn hashed(&self, password: String) -> Result<Vec<u8>, Status> {
         let _turn = self.hashing.acquire().await.map_err(|_| Refusal::STOPPED)?;
         let hashed = tokio::task::spawn_blocking(move || hash_password(&password)).await;
@@ -144,7 +144,7 @@ impl Auth for Service {
         if !auth.enabled {
             return Err(Refusal::AUTH_NOT_ENABLED.into());
         }
-        // A user that is not there takes as long to refuse as a wrong password.
+        // Rejecting an unknown user must take as long as rejecting a wrong password.
         let hashed = auth.user(&name).map(|user| user.password.clone()).unwrap_or_else(|| vec![0; 48]);
         let _turn = self.hashing.acquire().await.map_err(|_| Refusal::STOPPED)?;
         let right =
@@ -206,7 +206,7 @@ impl Auth for Service {
     ) -> Result<Response<AuthUserGetResponse>, Status> {
         let caller = self.caller(&request)?;
         let name = request.into_inner().name;
-        // Everybody may look at themselves.
+        // Every user may read their own entry.
         if caller.user.as_ref() != Some(&name) {
             caller.check_root()?;
         }

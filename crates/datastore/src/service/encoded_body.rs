@@ -1,4 +1,4 @@
-//! The body of an answer that was encoded before it is sent.
+//! The body of a response that was encoded in advance.
 
 use crate::encoded::Encoded;
 use crate::refusal::success;

@@ -1,9 +1,9 @@
-//! Requests that are begun and not finished: what they hold is bounded, and some make room for others.
+//! Limits the memory of requests that have been started but not completed.
 //!
-//! gRPC gathers a message until it is whole and answers once its stream has ended. A client may announce a large message on
-//! every stream it can open and never finish one. An honest request is whole within milliseconds of its first byte, so
-//! whoever has waited longest is given up first, if that is longer than a busy machine takes; else whoever holds most, as
-//! most requests are small.
+//! gRPC collects a message until it is complete and answers after its stream has ended. A client may announce a large
+//! message on every stream it can open and never complete one. A legitimate request is complete within milliseconds
+//! of its first byte. When the limit is exceeded, the request that has waited longest is rejected, if it has waited
+//! longer than a busy machine takes; otherwise the largest one, because most requests are small.
 
 use super::MAX_MESSAGE_BYTES;
 use crate::refusal::Refusal;
@@ -20,19 +20,19 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http;
 
-/// What all unfinished requests may hold together.
+/// Memory limit of all incomplete requests together.
 const BUDGET: usize = 32 << 20;
-/// What one takes besides its message.
+/// Memory of a request in addition to its message.
 const REQUEST_BYTES: usize = 4 << 10;
-/// How long one may take, from the first time it is waited for.
+/// Timeout of a request, from the first time the server waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// An honest request may take so long on a busy machine.
+/// Time that a legitimate request may take on a busy machine.
 const GRACE: Duration = Duration::from_secs(3);
 const SWEEP: Duration = Duration::from_secs(5);
-/// Whose requests go on for as long as the client likes; a message of theirs is finished when it is whole.
+/// Methods whose requests last as long as the client wants; only their current message must be completed.
 const STREAMS: [&str; 2] = ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
 
-/// The unfinished requests of all connections.
+/// The incomplete requests of all connections.
 #[derive(Default)]
 pub struct Intake {
     waiting: Mutex<Waiting>,
@@ -42,11 +42,11 @@ pub struct Intake {
 struct Waiting {
     bytes: usize,
     next: u64,
-    /// By age.
+    /// Ordered by age.
     requests: BTreeMap<u64, Unfinished>,
-    /// By what they hold; of several that hold the same the oldest is last.
+    /// Ordered by size; of several with the same size the oldest is last.
     sizes: BTreeSet<(usize, Reverse<u64>)>,
-    /// Why requests were given up that have not been told yet.
+    /// Rejected requests whose bodies have not been polled since.
     given_up: HashMap<u64, Refusal>,
 }
 
@@ -57,7 +57,7 @@ struct Unfinished {
 }
 
 impl Intake {
-    /// The same request, held to the bounds.
+    /// Wraps a request so that it is subject to the limits.
     pub fn receive(self: &Arc<Intake>, request: http::Request<Body>) -> http::Request<Body> {
         let streams = STREAMS.contains(&request.uri().path());
         let intake = self.clone();
@@ -66,7 +66,7 @@ impl Intake {
         })
     }
 
-    /// Gives up what takes too long, for ever.
+    /// Rejects requests that exceed the timeout; runs forever.
     pub async fn sweep(self: Arc<Intake>) {
         loop {
             tokio::time::sleep(SWEEP).await;
@@ -77,7 +77,8 @@ impl Intake {
         }
     }
 
-    /// A request waits for more of its client, with its place since it first did. An error if it was given up.
+    /// Registers a request that waits for more data of its client; it keeps its place from the first time. Returns an
+    /// error if the request was rejected.
     fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Result<u64, Refusal> {
         let mut waiting = self.lock();
         if let Some(place) = place
@@ -118,7 +119,7 @@ impl Waiting {
         Some(removed)
     }
 
-    /// The one that has waited longest, if for so long.
+    /// Returns the request that has waited longest, if it has waited at least this long.
     fn oldest(&self, waited: Duration) -> Option<u64> {
         let (place, oldest) = self.requests.first_key_value()?;
         (oldest.since.elapsed() >= waited).then_some(*place)
@@ -136,7 +137,7 @@ impl Waiting {
     }
 }
 
-/// A request's body, on its way from the client.
+/// The body of a request while it is received.
 struct Incoming {
     body: Body,
     streams: bool,
@@ -209,15 +210,15 @@ impl HttpBody for Incoming {
     }
 }
 
-/// Where in a sequence of messages the bytes end: each has a flag and its length before it.
+/// Tracks the boundaries in a sequence of messages, each of which is preceded by a flag and its length.
 #[derive(Default)]
 struct Message {
     header: Vec<u8>,
-    /// As announced.
+    /// The announced length.
     length: usize,
-    /// Bytes still to come.
+    /// Number of bytes still to come.
     left: usize,
-    /// A message has ended, and the next has not begun.
+    /// Whether a message is complete and the next has not started.
     is_whole: bool,
 }
 
@@ -276,7 +277,7 @@ mod tests {
         intake.receive(http::Request::builder().uri(path).body(body).unwrap()).into_body()
     }
 
-    /// Reads its header and lets it wait; why not, if it may not.
+    /// Reads the header and lets the request wait. Returns the error if it is rejected.
     async fn refusal(body: &mut Body) -> Option<String> {
         loop {
             let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await;
@@ -307,18 +308,18 @@ mod tests {
         assert!(may_wait(&mut last).await);
         assert_eq!(refusal(&mut requests[0]).await.unwrap(), Refusal::GIVEN_UP.text, "the oldest");
         assert!(may_wait(&mut requests[1]).await);
-        // One that ends leaves its place to another.
+        // A request that ends makes room for another.
         drop(requests.remove(1));
         let mut another = begin(&intake, put, MAX_MESSAGE_BYTES);
         assert!(may_wait(&mut another).await && may_wait(&mut requests[1]).await);
-        // A stream between two messages waits for as long as it likes.
+        // A stream between two messages may wait indefinitely.
         let mut stream = begin(&intake, STREAMS[1], 0);
         assert!(may_wait(&mut stream).await);
         tokio::time::sleep(PATIENCE + SWEEP).await;
         assert_eq!(refusal(&mut last).await.unwrap(), Refusal::TIMED_OUT.text);
         assert_eq!(refusal(&mut another).await.unwrap(), Refusal::TIMED_OUT.text);
         assert!(may_wait(&mut stream).await);
-        // Some of these have not been told.
+        // Some of these have been rejected but not polled since.
         drop((requests, last, another));
         let waiting = intake.lock();
         assert_eq!((waiting.bytes, waiting.given_up.len()), (0, 0));

@@ -1,4 +1,4 @@
-//! Range, put, delete, transaction and compaction.
+//! The KV service: range, put, delete, transaction and compaction.
 
 use super::response::EncodedAnswer;
 use super::{Gathered, Service, failed, unexpected};
@@ -17,11 +17,12 @@ use tortie_etcd_proto::etcdserverpb::{
     RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
-/// From here on a transaction is checked apart from other requests.
+/// Size from which a transaction is validated on a separate thread.
 const LARGE_TRANSACTION_BYTES: usize = 64 << 10;
 
 impl Service {
-    /// The writer cannot wait for memory, so a write that answers with many keys has its part before it begins.
+    /// Acquires budget for the response of a write that may return many keys. The writer cannot wait for memory, so
+    /// this happens before the write.
     async fn permit_for(&self, lists: bool) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
         match lists {
             true => Ok(Some(self.answers.wait_for(MAX_WRITE_ANSWER_BYTES).await?)),
@@ -31,7 +32,8 @@ impl Service {
 }
 
 impl Service {
-    /// Checks the form of a transaction. With thousands of operations that takes milliseconds, which others would wait for.
+    /// Validates a transaction. With thousands of operations that takes milliseconds, so large ones are validated on
+    /// a separate thread.
     async fn checked(&self, request: TxnRequest) -> Result<TxnRequest, Status> {
         if request.encoded_len() <= LARGE_TRANSACTION_BYTES {
             check::txn(&request)?;
@@ -45,7 +47,8 @@ impl Service {
         }
     }
 
-    /// What is certain to be refused is refused here: the writer looks again, and all other writes wait for it meanwhile.
+    /// Rejects a deletion that is certain to exceed the limits. The writer checks again, but all other writes wait
+    /// for the writer.
     async fn within_limits(&self, request: DeleteRangeRequest) -> Result<DeleteRangeRequest, Status> {
         let measure = move |snapshot: &Snapshot| Ok((snapshot.measure_delete(&request)?, request));
         let (outcome, request) = self.read(measure).await?;
@@ -62,7 +65,7 @@ impl Kv for Service {
         check::range(&request)?;
         caller.check_range(&request)?;
         let mut gathered = match request.range_end.is_empty() {
-            // One key: cheaper to look up than to hand to another thread.
+            // A single key is cheaper to look up than to pass to another thread.
             true => {
                 let mut allowance = Allowance::new(MAX_ANSWER_BYTES);
                 let answer = self.latest.get().range(&request, &mut allowance).map_err(failed)??;
@@ -75,7 +78,7 @@ impl Kv for Service {
                 let list =
                     move |snapshot: &Snapshot, allowance: &mut _| snapshot.encoded_range(&request, allowance);
                 let Gathered { answer, share } = self.gather(list).await?;
-                // Sent in the place of the message, which stays empty.
+                // Sent instead of the message, which stays empty.
                 let mut response = Response::new(RangeResponse::default());
                 response.extensions_mut().insert(EncodedAnswer { message: answer, share });
                 return Ok(response);

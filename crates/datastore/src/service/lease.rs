@@ -1,4 +1,4 @@
-//! Leases.
+//! The lease service.
 
 use super::auth::Caller;
 use super::{Gathered, Service, unexpected};
@@ -20,7 +20,7 @@ use tortie_etcd_proto::etcdserverpb::{
 };
 
 impl Service {
-    /// Whoever ends a lease deletes its keys, and whoever lists them reads them.
+    /// Checks the permission for all keys of a lease: revoking it deletes them, and listing them reads them.
     async fn check_lease_keys(&self, caller: &Caller, access: Access, id: i64) -> Result<(), Status> {
         if caller.check_root().is_ok() {
             return Ok(());
@@ -31,7 +31,8 @@ impl Service {
         Ok(())
     }
 
-    /// A key that gets a lease ends with it, so only a client that may end the lease may attach one: etcd's rule.
+    /// Checks whether the client may attach keys to the leases. A key is deleted with its lease, so the client must
+    /// be allowed to revoke the lease, as in etcd.
     pub async fn check_leases(
         &self,
         caller: &Caller,
@@ -101,7 +102,7 @@ impl Lease for Service {
         let mut stop = self.stop.clone();
         let answers = request.into_inner().map(move |request| {
             let id = request?.id;
-            // A lease that is gone is answered with a time to live of zero.
+            // A missing lease is answered with a time to live of zero.
             let ttl = service.lessor.renew(id, Instant::now()).unwrap_or(0);
             Ok(LeaseKeepAliveResponse { header: service.current_header(), id, ttl })
         });

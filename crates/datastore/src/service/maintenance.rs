@@ -1,4 +1,5 @@
-//! Status, alarms, defragmentation, hashes and snapshots; and the list of members, which is short.
+//! The maintenance service: status, alarms, defragmentation, hashes and snapshots. Also the cluster service, which
+//! lists the single member.
 
 use super::{Service, failed, unexpected};
 use crate::core::{Answer, Write};
@@ -26,7 +27,7 @@ use tortie_etcd_proto::etcdserverpb::{
     SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
 };
 
-/// The etcd version whose behaviour is followed; clients look at it.
+/// The etcd version whose behaviour is implemented; clients evaluate it.
 const VERSION: &str = "3.5.21";
 const SNAPSHOT_PIECE: u64 = 64 * 1024;
 
@@ -137,9 +138,9 @@ impl Maintenance for Service {
     }
 }
 
-/// Copies the database to a file without a name: a crash must not leave it behind.
+/// Copies the database to an unlinked file, so that a crash does not leave it behind.
 fn copy(snapshot: &Snapshot, dir: &Path) -> Result<Copy, Fault> {
-    // Those who write meanwhile must not find the disk full.
+    // Concurrent writes must not run out of disk space.
     room::check(dir, snapshot.copy_bytes() + room::MARGIN_BYTES)?;
     let (path, file) = directory::temporary(dir)?;
     let copied = snapshot.copy_to(file);
@@ -150,7 +151,7 @@ fn copy(snapshot: &Snapshot, dir: &Path) -> Result<Copy, Fault> {
     Ok(Copy { file, len, checksum, sent: 0 })
 }
 
-/// A copy of the database on its way to a client, with its checksum at the end.
+/// A copy of the database that is being sent to a client, followed by its checksum.
 struct Copy {
     file: File,
     len: u64,
@@ -174,7 +175,7 @@ impl Copy {
     }
 }
 
-/// Equal for stores with the same history up to a revision.
+/// Returns a hash that is equal for stores with the same history up to a revision.
 fn hash(snapshot: &Snapshot, revision: i64) -> Result<u32, Fault> {
     let mut digest = Sha256::new();
     for row in snapshot.history.range(..=(revision.max(0) as u64, u32::MAX))? {

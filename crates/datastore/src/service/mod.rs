@@ -1,4 +1,4 @@
-//! The gRPC services: check the form of a request, hand it on, complete the answer's header.
+//! The gRPC services: validate a request, pass it to the store and complete the header of the response.
 
 mod auth;
 mod encoded_body;
@@ -35,10 +35,11 @@ use tortie_etcd_proto::etcdserverpb::lease_server::LeaseServer;
 use tortie_etcd_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use watch::WatchServer;
 
-/// etcd takes this much more than the largest request, so that a slightly larger one is refused in its own words.
+/// etcd accepts messages this much larger than the largest request, so that slightly larger ones are rejected with
+/// its own error.
 const MAX_MESSAGE_BYTES: usize = super::check::MAX_REQUEST_BYTES + 512 * 1024;
 
-/// What the services share.
+/// The state that the services share.
 #[derive(Clone)]
 pub struct Service {
     pub writer: Writer,
@@ -47,14 +48,14 @@ pub struct Service {
     pub hub: Arc<Hub>,
     pub answers: AnswerBudget,
     pub tokens: Arc<Tokens>,
-    /// Turns for checking large transactions.
+    /// Limits concurrent validations of large transactions.
     pub checking: Arc<Semaphore>,
-    /// Turns for hashing passwords.
+    /// Limits concurrent password hashes.
     pub hashing: Arc<Semaphore>,
     pub identity: Identity,
     pub dir: Option<PathBuf>,
     pub client_urls: Vec<String>,
-    /// Turns true when the server stops; streams end then.
+    /// Becomes true when the server stops; streams end then.
     pub stop: signal::Receiver<bool>,
 }
 
@@ -84,7 +85,7 @@ impl Service {
         })
     }
 
-    /// Adds who answers to a header that so far carries the revision.
+    /// Adds the identity of the server to a header that contains only the revision.
     fn complete(&self, header: &mut Option<ResponseHeader>) {
         let revision = header.as_ref().map_or(0, |header| header.revision);
         *header = self.header(revision);
@@ -94,7 +95,8 @@ impl Service {
         self.header(self.latest.get().state.revision)
     }
 
-    /// Reads that may take long must not hold up the threads that serve the connections.
+    /// Reads from the newest snapshot on a blocking thread, so that slow reads do not block the threads that serve
+    /// connections.
     async fn read<T, F>(&self, read: F) -> Result<T, Status>
     where
         T: Send + 'static,
@@ -108,27 +110,27 @@ impl Service {
     }
 }
 
-/// What came of a read, and the memory it may keep until it has been sent.
+/// The result of a read and the share of memory that it holds until it has been sent.
 struct Gathered<T> {
     answer: T,
     share: Option<Share>,
 }
 
 impl Service {
-    /// Gathers an answer that may be large, within the memory that all answers share.
+    /// Collects a response that may be large, within the memory budget of all responses.
     async fn gather<T, F>(&self, read: F) -> Result<Gathered<T>, Status>
     where
         T: Send + 'static,
         F: Fn(&Snapshot, &mut Allowance) -> Result<Result<T, Refusal>, Fault> + Send + Sync + 'static,
     {
         let read = Arc::new(read);
-        // The same state each time: what is counted once fits the next time.
+        // Every attempt uses the same snapshot, so that the size counted once fits the next time.
         let snapshot = self.latest.get();
         let (mut permit, mut limit) = self.answers.at_once();
         loop {
             let (reader, state) = (read.clone(), snapshot.clone());
             let mut allowance = Allowance::new(limit.max(SMALL_ANSWER_BYTES));
-            // With its permit: it goes on to the end also when its client has left.
+            // The permit moves with the read, which runs to its end even if the client has disconnected.
             let attempt = move || {
                 let answer = reader(&state, &mut allowance);
                 answer.map(|answer| (answer, allowance.used(), permit))
@@ -164,7 +166,7 @@ fn failed(fault: Fault) -> Status {
     Refusal::STORAGE_FAILED.into()
 }
 
-/// The writer answers each kind of request with its kind of answer; anything else would be our mistake.
+/// The writer answers each kind of request with the matching kind of response; any other is a programming error.
 fn unexpected(answer: Answer) -> Status {
     tracing::error!("unexpected answer: {answer:?}");
     Refusal::STORAGE_FAILED.into()

@@ -1,7 +1,7 @@
-//! Sends a large answer piece by piece, as the client reads it, and gives it up when the client does not.
+//! Sends a large response in pieces as the client reads it, and drops it if the client does not read.
 //!
-//! Handed over whole, an answer would lie in the buffers of its connection for as long as the client likes. It holds a
-//! share of the memory for answers, which others wait for.
+//! A response that is handed over as a whole would stay in the buffers of its connection as long as the client wants,
+//! while it holds a share of the response budget for which other requests wait.
 
 use crate::limits::Share;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 const PIECE: usize = 256 * 1024;
-/// How long an answer waits for a client that takes nothing of it.
+/// How long a response waits for a client that does not read.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn pace(body: Body, share: Share) -> Body {
@@ -29,7 +29,7 @@ pub fn pace(body: Body, share: Share) -> Body {
 
 struct Paced {
     answer: Arc<Mutex<Answer>>,
-    /// Ended with the answer: a client may ask for many of them within its patience.
+    /// Ends with the response: a client may request many responses within the timeout.
     watchdog: AbortHandle,
 }
 
@@ -40,9 +40,9 @@ impl Drop for Paced {
 }
 
 struct Answer {
-    /// Nothing once it was given up.
+    /// `None` after the response was dropped.
     state: Option<Sending>,
-    /// Counts pieces.
+    /// Number of pieces sent.
     taken: u64,
 }
 
@@ -132,7 +132,7 @@ mod tests {
         let mut sizes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
             sizes.push(frame.unwrap().into_data().unwrap().len());
-            // Slowly, but it is read.
+            // The client reads slowly, but it reads.
             tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
         }
         assert_eq!(sizes.iter().sum::<usize>(), 300_000);
@@ -145,7 +145,7 @@ mod tests {
     async fn an_answer_that_nobody_reads_is_given_up() {
         let budget = AnswerBudget::default();
         let mut body = answer(&budget, crate::limits::MAX_ANSWER_BYTES).await;
-        // Everything is taken; it comes back although the client is still there.
+        // The whole budget is taken; it is released although the client is still connected.
         assert!(budget.wait_for(crate::limits::MAX_ANSWER_BYTES).await.is_ok());
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         assert!(frame.unwrap().is_err());

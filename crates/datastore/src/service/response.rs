@@ -1,5 +1,5 @@
-//! Last changes to every answer: a message above the limit is refused in the words of etcd's gRPC library, and a large
-//! answer is sent at the client's pace.
+//! Post-processes every response: an oversized message is rejected with the error text of etcd's gRPC library, and a
+//! large response is sent at the pace of the client.
 
 use super::encoded_body::EncodedBody;
 use super::pace::pace;
@@ -15,14 +15,14 @@ use tonic::codegen::http;
 use tonic::server::NamedService;
 use tower::Service as TowerService;
 
-/// An answer that takes the place of an empty one.
+/// An encoded response that replaces an empty one.
 #[derive(Clone)]
 pub struct EncodedAnswer {
     pub message: Encoded,
     pub share: Option<Share>,
 }
 
-/// A service whose answers are finished here.
+/// A service whose responses are post-processed.
 #[derive(Clone)]
 pub struct Finishing<S>(pub S);
 
@@ -58,7 +58,7 @@ fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
     if let Some(share) = response.extensions_mut().remove::<Share>() {
         return response.map(|body| pace(body, share));
     }
-    // Only an answer without a message has its status here, so nearly every answer is done with this look.
+    // Only a response without a message has its status in the headers, so nearly every response returns here.
     if response.headers().get(Status::GRPC_STATUS).is_none() {
         return response;
     }
@@ -72,7 +72,7 @@ fn finish(mut response: http::Response<Body>) -> http::Response<Body> {
     }
 }
 
-/// The two sizes in what tonic says about a message that is too large.
+/// Parses the two sizes from tonic's error about an oversized message.
 fn oversize(text: &str) -> Option<(u64, u64)> {
     let text = text.strip_prefix("Error, decoded message length too large: found ")?;
     let (found, rest) = text.split_once(" bytes, the limit is: ")?;

@@ -1,5 +1,5 @@
-//! The watch service. It is not generated because its responses have an encoding of their own, in which watchers
-//! share the bytes of an event.
+//! The watch service. It is not generated because its responses use a custom encoding in which watchers share the
+//! bytes of an event.
 
 use super::{MAX_MESSAGE_BYTES, Service};
 use crate::auth::Access;
@@ -30,7 +30,7 @@ impl WatchServer {
     }
 }
 
-/// Who opened a stream, identified again each time: a stream lives longer than users and their permissions.
+/// The client of a stream, identified again for each check: a stream may outlive users and their permissions.
 struct StreamAccess {
     service: Arc<Service>,
     metadata: MetadataMap,

@@ -1,5 +1,5 @@
-//! The bytes of a watch stream. Large events are not copied: all streams that carry one, and the connections below
-//! them, share its bytes, so that clients which do not read cost little.
+//! The HTTP body of a watch stream. Large events are not copied: all streams that carry one, and the connections
+//! below them, share its bytes, so that clients that do not read cost little memory.
 
 use super::frame::{Frame, Sink};
 use crate::directory::Identity;
@@ -13,9 +13,9 @@ use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::codegen::http::HeaderMap;
 
-/// Frames that are ready together are sent together, up to about this much.
+/// Approximate maximum size of frames that are sent together.
 const CHUNK: usize = 32 * 1024;
-/// From this size on an event is shared and not copied.
+/// Minimum size of an event that is shared instead of copied.
 const SHARED: usize = 8 * 1024;
 
 pub struct WatchBody<S> {
@@ -58,7 +58,7 @@ impl<S: Stream<Item = Frame> + Unpin> Body for WatchBody<S> {
     }
 }
 
-/// Chunks in the making.
+/// Chunks that are being assembled.
 #[derive(Default)]
 struct Assembly {
     buffer: BytesMut,
@@ -69,7 +69,7 @@ struct Assembly {
 impl Assembly {
     fn append(&mut self, frame: &Frame, identity: Identity) {
         let head = frame.head(identity);
-        // gRPC's prefix: not compressed, and the length of the message.
+        // The gRPC prefix: not compressed, and the length of the message.
         self.buffer.put_u8(0);
         self.buffer.put_u32(u32::try_from(head.len() + frame.events_len()).unwrap_or(u32::MAX));
         self.buffer.put_slice(&head);
@@ -85,7 +85,7 @@ impl Assembly {
         }
     }
 
-    /// Once, after everything else: the stream ended as it should.
+    /// Returns the trailers of a successful stream, once, after all data.
     fn trailers(&mut self) -> Option<HeaderMap> {
         if std::mem::replace(&mut self.closed, true) {
             return None;

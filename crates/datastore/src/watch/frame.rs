@@ -1,4 +1,4 @@
-//! One response on a watch stream, encoded only when it is sent: the events in it are shared by all its receivers.
+//! One response on a watch stream. It is encoded only when it is sent, and its events are shared by all receivers.
 
 use crate::change::Change;
 use crate::directory::Identity;
@@ -18,7 +18,7 @@ mod field {
     pub const EVENTS: u32 = 11;
 }
 
-/// An answer about a watch, or what happened in it.
+/// A response about the state of a watch, or its events.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     pub revision: i64,
@@ -32,16 +32,16 @@ pub struct Frame {
     pub with_previous: bool,
 }
 
-/// etcd answers with a term because its members elect a leader; this one leads alone, from the first.
+/// The Raft term in responses. This single member is always the leader, so the term is constant.
 pub const TERM: u64 = 2;
 
 impl Frame {
-    /// About how much memory it keeps alive.
+    /// Returns the approximate amount of memory that it keeps alive.
     pub fn size(&self) -> usize {
         128 + self.events.iter().map(|change| change.size()).sum::<usize>()
     }
 
-    /// Splits a large response for a client that asked for fragments, along the events.
+    /// Splits a large response at event boundaries, for a client that requested fragments.
     pub fn fragments(mut self, limit: usize) -> Vec<Frame> {
         let mut frames = Vec::new();
         let mut rest = std::mem::take(&mut self.events).into_iter().peekable();
@@ -63,7 +63,7 @@ impl Frame {
         }
     }
 
-    /// The encoded message up to its events.
+    /// Returns the encoded message up to its events.
     pub fn head(&self, identity: Identity) -> BytesMut {
         let mut out = BytesMut::with_capacity(64);
         let header = [(1, identity.cluster), (2, identity.member), (3, self.revision as u64), (4, TERM)];
@@ -90,7 +90,7 @@ impl Frame {
         out
     }
 
-    /// How long the encoded events are.
+    /// Returns the length of the encoded events.
     pub fn events_len(&self) -> usize {
         let event = |change: &Arc<Change>| {
             let len = change.event(self.with_previous).len();
@@ -109,7 +109,7 @@ impl Frame {
     }
 }
 
-/// Where encoded bytes go, those of events without being copied.
+/// A destination of encoded bytes that can share the bytes of events instead of copying them.
 pub trait Sink {
     fn copied(&mut self) -> &mut BytesMut;
     fn shared(&mut self, bytes: &Bytes);

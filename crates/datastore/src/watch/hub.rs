@@ -1,8 +1,8 @@
-//! Finds the watches that a change concerns and puts it into their streams, without ever waiting for one of them.
+//! Finds the watches that a change concerns and adds it to their streams, without ever blocking on one of them.
 //!
-//! Watches of one key or one prefix, which is nearly all of them, are found by looking the key up, however many
-//! there are; other ranges are compared one by one. A watch whose stream has no room is taken out and catches up
-//! from disk.
+//! Watches of one key or one prefix, which are nearly all of them, are found by a lookup of the key, however many
+//! there are; other ranges are compared one by one. A watch whose stream has no room is removed and catches up from
+//! disk.
 
 use super::frame::Frame;
 use super::interest::Interest;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A live watch in the hub.
+/// Identifies a live watch in the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WatchId(u64);
 
@@ -26,12 +26,12 @@ pub struct Hub {
 }
 
 struct Watches {
-    /// Every change up to this revision has been put into the streams.
+    /// Every change up to this revision has been added to the streams.
     published: i64,
     next_id: u64,
     live: HashMap<WatchId, Live>,
     keys: HashMap<Bytes, BTreeSet<WatchId>>,
-    /// By length of the prefix, so that a key is looked up once for each length in use.
+    /// By prefix length, so that a key needs one lookup for each length in use.
     prefixes: BTreeMap<usize, HashMap<Bytes, BTreeSet<WatchId>>>,
     others: BTreeSet<WatchId>,
 }
@@ -39,13 +39,13 @@ struct Watches {
 struct Live {
     interest: Interest,
     outbox: Arc<Outbox>,
-    /// The first revision it has not seen.
+    /// The first revision that it has not received.
     next: i64,
     /// Events of the publication in progress.
     pending: Vec<Arc<Change>>,
-    /// They lack what stood there before.
+    /// Whether the events lack their previous values.
     incomplete: bool,
-    /// An event was sent since the last progress notification.
+    /// Whether an event was sent since the last progress notification.
     busy: bool,
     /// The revision of the last progress notification.
     progress: i64,
@@ -72,13 +72,14 @@ impl Hub {
         &self.latest
     }
 
-    /// What waits on all streams.
+    /// Returns the counter of bytes that are queued on all streams.
     pub fn waiting(&self) -> &Arc<Waiting> {
         &self.waiting
     }
 
     /// Makes a watch live from revision `next` on (by default from the next one), after calling `announce` with the
-    /// newest revision while nothing can be published; `None` when there is something between `next` and now that must be read from disk.
+    /// newest revision while nothing can be published. Returns `None` if changes between `next` and now must be read
+    /// from disk.
     pub fn join(
         &self,
         interest: &Interest,
@@ -87,7 +88,7 @@ impl Hub {
         announce: impl FnOnce(i64),
     ) -> Option<WatchId> {
         let mut watches = self.lock();
-        // Acknowledged writes are in the newest snapshot, but maybe not published yet.
+        // Acknowledged writes are in the newest snapshot, but may not have been published yet.
         let revision = self.latest.get().state.revision;
         announce(revision);
         let next = next.unwrap_or(revision + 1);
@@ -105,12 +106,12 @@ impl Hub {
         }))
     }
 
-    /// Takes a watch out; afterwards nothing more is put into its stream.
+    /// Removes a watch; afterwards nothing more is added to its stream.
     pub fn leave(&self, watch: WatchId) {
         self.lock().remove(watch);
     }
 
-    /// Puts durable changes, in order, into the streams of those who watch them.
+    /// Adds durable changes, in order, to the streams of their watchers.
     pub fn publish(&self, commits: &[Commit]) {
         let Some(revision) = commits.last().map(|commit| commit.revision) else { return };
         let mut watches = self.lock();
@@ -129,14 +130,14 @@ impl Hub {
         }
     }
 
-    /// Calls with the revision up to which everything has been sent, while nothing can be published.
+    /// Calls `send` with the revision up to which everything has been sent, while nothing can be published.
     pub fn while_published(&self, send: impl FnOnce(i64)) {
         let watches = self.lock();
         send(watches.published);
     }
 
-    /// Sends a progress notification to every watch that asked for them and has had no event since the last one, if there
-    /// has been any progress.
+    /// Sends a progress notification to every watch that requested them and has received no event since the last one,
+    /// if the revision has advanced.
     pub fn progress_of_idle(&self, ids: &[WatchId]) {
         let mut watches = self.lock();
         let revision = watches.published;
@@ -232,7 +233,7 @@ impl Watches {
         };
         let first = frame.events.first().map_or(revision, |change| change.kv.mod_revision);
         live.busy = true;
-        // A fragmented response takes several places in the stream, which only catching up waits for.
+        // A fragmented response needs several slots in the stream; only catching up waits for them.
         let by_itself = live.incomplete || live.interest.fragment && is_large(&frame);
         let sent = !by_itself && live.outbox.offer(frame);
         if sent {
@@ -243,7 +244,7 @@ impl Watches {
     }
 }
 
-/// Above this, a response is split for a client that asked for it.
+/// Size above which a response is split for a client that requested fragments.
 pub const FRAGMENT_BYTES: usize = MAX_REQUEST_BYTES;
 
 fn is_large(frame: &Frame) -> bool {

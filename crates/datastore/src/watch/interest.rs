@@ -1,4 +1,4 @@
-//! What one watch wants to see.
+//! The events that one watch selects.
 
 use crate::change::Change;
 use crate::span::Span;
@@ -9,7 +9,7 @@ use tortie_etcd_proto::etcdserverpb::watch_create_request::FilterType;
 #[derive(Clone, Debug)]
 pub struct Interest {
     pub id: i64,
-    /// Tells a watch from an earlier one with the same id.
+    /// Distinguishes a watch from an earlier one with the same ID.
     pub serial: u64,
     pub span: Span,
     pub puts: bool,
@@ -21,7 +21,7 @@ pub struct Interest {
 
 impl Interest {
     pub fn new(id: i64, serial: u64, request: &WatchCreateRequest) -> Interest {
-        // An empty key stands for the smallest one.
+        // An empty key means the smallest one.
         let key = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key.clone() };
         Interest {
             id,
@@ -35,7 +35,7 @@ impl Interest {
         }
     }
 
-    /// For a change of a key that is known to lie in the span.
+    /// Returns whether the watch selects a change of a key that is known to be in the span.
     pub fn wants(&self, change: &Change) -> bool {
         if change.deleted { self.deletes } else { self.puts }
     }

@@ -1,4 +1,4 @@
-//! Watches: the hub finds who watches a changed key; each stream carries the watches of one client.
+//! Watches: the hub finds the watchers of a changed key; each stream carries the watches of one client.
 
 mod body;
 mod frame;

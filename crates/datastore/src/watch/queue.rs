@@ -1,4 +1,4 @@
-//! What waits to be sent on one stream, bounded: a client that does not read is held at its bound, and reads the rest
+//! The bounded send queue of one watch stream. A client that does not read is stopped at the limit and reads the rest
 //! from the history later.
 
 use super::frame::Frame;
@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::{Notify, mpsc};
 
-/// Frames and bytes that may wait on one stream.
+/// Maximum number of frames and bytes that are queued on one stream.
 const FRAMES: usize = 256;
 const BYTES: usize = 1 << 20;
-/// This much every stream may have waiting, whatever the others do.
+/// Number of bytes that every stream may queue, independent of the other streams.
 const GUARANTEED: usize = 64 * 1024;
-/// What may wait on all streams together beyond that.
+/// Maximum number of bytes beyond that on all streams together.
 const BYTES_IN_ALL: usize = 64 << 20;
 
-/// Bytes that wait on all streams of a server.
+/// Number of bytes queued on all streams of a server.
 #[derive(Debug, Default)]
 pub struct Waiting(AtomicUsize);
 
-/// The client went away.
+/// The client has disconnected.
 pub struct Gone;
 
 pub struct Sender {
@@ -67,7 +67,7 @@ impl Level {
 }
 
 impl Sender {
-    /// Sends if there is room.
+    /// Sends the frame if there is room. Returns whether it was sent.
     pub fn offer(&self, frame: Frame) -> bool {
         let size = frame.size();
         if !self.level.has_room(size) {
@@ -81,13 +81,13 @@ impl Sender {
         sent
     }
 
-    /// A place for a frame, once there is one.
+    /// Waits for a free slot and reserves it.
     pub async fn reserve(&self) -> Result<Permit<'_>, Gone> {
         let slot = self.frames.reserve().await.map_err(|_| Gone)?;
         Ok(Permit { slot, level: &self.level })
     }
 
-    /// Waits until nearly everything has been taken: only then is it worth reading more.
+    /// Waits until the queue is almost empty: only then is it worth reading more.
     pub async fn drained(&self) -> Result<(), Gone> {
         while self.level.bytes.load(Ordering::Relaxed) > GUARANTEED {
             tokio::select! {
@@ -99,7 +99,7 @@ impl Sender {
     }
 }
 
-/// A place in the queue that is already ours.
+/// A reserved slot in the queue.
 pub struct Permit<'a> {
     slot: mpsc::Permit<'a, Frame>,
     level: &'a Level,
@@ -150,14 +150,14 @@ mod tests {
     async fn a_stream_takes_its_share_and_leaves_the_others_theirs() {
         let all = Arc::new(Waiting::default());
         let mut streams: Vec<_> = (0..200).map(|_| queue(all.clone())).collect();
-        // Nobody reads: each takes up to its bound, until all together have theirs.
+        // No stream is read: each fills up to its limit, until the total limit is reached.
         for (sender, _) in &streams {
             while sender.offer(frame(50_000)) {}
             assert!(sender.level.bytes.load(Ordering::Relaxed) <= BYTES);
         }
         assert!(all.0.load(Ordering::Relaxed) <= BYTES_IN_ALL + 200 * GUARANTEED);
         assert!(!streams[0].0.offer(frame(2 * BYTES)), "more than a stream may hold");
-        // A stream that is read has its share all the same.
+        // A stream that is read still gets its guaranteed share.
         let (sender, mut receiver) = queue(all.clone());
         for _ in 0..10 {
             assert!(sender.offer(frame(50_000)));

@@ -1,4 +1,4 @@
-//! Catching up from the history on disk: for watches that start in the past, and for those that fell behind.
+//! Reads past changes from the history on disk, for watches that start in the past and for watches that fell behind.
 
 use super::interest::Interest;
 use crate::change::Change;
@@ -9,24 +9,24 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tortie_etcd_proto::mvccpb::KeyValue;
 
-/// A piece of the past that fits in one response.
+/// A part of the history that fits into one response.
 pub struct Replay {
     pub events: Vec<Arc<Change>>,
-    /// Everything up to and including this revision has been looked at.
+    /// All revisions up to and including this one have been examined.
     pub through: i64,
-    /// The next revision cannot be sent: its changes take too much memory.
+    /// Whether the next revision cannot be sent because its changes need too much memory.
     pub too_large: bool,
 }
 
-/// Revisions are never split, so a piece can be larger than these.
+/// Revisions are never split, so a part can exceed these limits.
 const MAX_EVENTS: usize = 1000;
 const MAX_BYTES: usize = 128 << 10;
-/// What the changes of one revision may take in memory.
+/// Maximum memory for the changes of one revision.
 const MAX_REVISION_BYTES: usize = 32 << 20;
-/// So that one watch with few events in a long history does not hold a thread for long.
+/// Limits the time that one watch with few events in a long history occupies a thread.
 const MAX_SCANNED: usize = 20_000;
 
-/// What the watch would have seen from revision `from` on.
+/// Returns the events that the watch would have received from revision `from` on.
 pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Replay, Fault> {
     let mut events = Vec::new();
     let (mut bytes, mut scanned) = (0, 0);
@@ -53,7 +53,7 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
             events.push(Arc::new(change));
         }
         if of_last > MAX_REVISION_BYTES {
-            // What comes before it can be sent.
+            // The revisions before it can be sent.
             events.retain(|change: &Arc<Change>| change.kv.mod_revision < last);
             return Ok(Replay { too_large: events.is_empty(), events, through: last - 1 });
         }
@@ -64,7 +64,7 @@ pub fn replay(snapshot: &Snapshot, interest: &Interest, from: i64) -> Result<Rep
 fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Change, Fault> {
     let at = entry.version.at;
     let key = Bytes::copy_from_slice(entry.key);
-    // The value before the oldest readable revision is not sent even where it is still on disk.
+    // The value before the oldest readable revision is not sent even if it is still on disk.
     let wanted = interest.with_previous && at.main > snapshot.state.compacted;
     let previous = if wanted { before(snapshot, entry, &key)? } else { None };
     Ok(match entry.version.deleted {
@@ -73,7 +73,7 @@ fn change(snapshot: &Snapshot, interest: &Interest, entry: &Entry) -> Result<Cha
     })
 }
 
-/// What stood there before the whole transaction, not before this change of it.
+/// Returns the value before the whole transaction, not before this change of it.
 fn before(snapshot: &Snapshot, entry: &Entry, key: &Bytes) -> Result<Option<KeyValue>, Fault> {
     let transaction = entry.version.at.main;
     let mut at = entry.previous;

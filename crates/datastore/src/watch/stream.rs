@@ -1,4 +1,4 @@
-//! The watches of one client: requests in, frames out, and catching up for those that are behind.
+//! The watches of one client: receives requests, sends frames, and catches up watches that are behind.
 
 use super::frame::Frame;
 use super::hub::{FRAGMENT_BYTES, Hub, WatchId};
@@ -19,17 +19,18 @@ use tortie_etcd_proto::etcdserverpb::WatchCreateRequest;
 use tortie_etcd_proto::etcdserverpb::WatchRequest;
 use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 
-/// Watches that one stream may have, and that may be behind on it.
+/// Maximum number of watches on one stream, and of watches that are behind.
 const MAX_WATCHES: usize = 20_000;
-/// How often an idle watch that asked for it gets a progress notification, if there is any. kube-apiserver needs them well
-/// within its compaction interval, or what it remembers of a kind that nobody writes is from before the history begins.
+/// Interval of progress notifications for an idle watch that requested them, if the revision has advanced.
+/// kube-apiserver needs them well within its compaction interval; otherwise its cached revision for an idle resource
+/// type would fall before the start of the history.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// The watch id of responses that concern no watch, or all of them.
+/// The watch ID of responses that concern no watch, or all of them.
 const NO_WATCH: i64 = -1;
 
-/// What the client of a stream may watch, which changes while the stream is open.
+/// The watch permissions of the client of a stream, which may change while the stream is open.
 pub trait WatchAccess: Send + Sync {
-    /// Differs after a change; `None` if the client is not known any more.
+    /// Returns a number that differs after a change; `None` if the client can no longer be identified.
     fn version(&self) -> Option<u64>;
     fn may_watch(&self, span: &Span) -> bool;
 }
@@ -41,14 +42,14 @@ pub struct Outbox {
     wake: Notify,
 }
 
-/// A watch that has to read from disk what happened since revision `next`.
+/// A watch that must read the changes since revision `next` from disk.
 pub struct Lagging {
     pub interest: Interest,
     pub next: i64,
 }
 
 impl Outbox {
-    /// Sends if there is room.
+    /// Sends the frame if there is room. Returns whether it was sent.
     pub fn offer(&self, frame: Frame) -> bool {
         self.frames.offer(frame)
     }
@@ -67,10 +68,10 @@ struct Watches {
     hub: Arc<Hub>,
     outbox: Arc<Outbox>,
     access: Box<dyn WatchAccess>,
-    /// The version of the access that all watches were checked with.
+    /// The version of the permissions with which all watches were checked.
     access_version: Mutex<Option<u64>>,
     table: Mutex<Table>,
-    /// A progress request came while a watch was behind; it is answered when none is.
+    /// Whether a progress request arrived while a watch was behind; it is answered when none is.
     progress_requested: AtomicBool,
 }
 
@@ -82,14 +83,14 @@ struct Table {
 }
 
 struct Watch {
-    /// Tells a watch from an earlier one with the same id.
+    /// Distinguishes a watch from an earlier one with the same ID.
     serial: u64,
-    /// Present while live; it may have fallen behind since.
+    /// Set while the watch is live; it may have fallen behind since.
     live_id: Option<WatchId>,
     span: Span,
 }
 
-/// Serves one stream until the client, or the server, ends it.
+/// Serves one stream until the client or the server ends it.
 pub fn serve<S>(
     hub: Arc<Hub>,
     inbound: S,
@@ -125,7 +126,7 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
 }
 
 impl Watches {
-    /// Does what the client asks until it hangs up.
+    /// Handles the requests of the client until it disconnects.
     async fn answer<S>(&self, mut inbound: S) -> Result<(), Gone>
     where
         S: Stream<Item = Result<WatchRequest, Status>> + Unpin,
@@ -210,8 +211,8 @@ impl Watches {
         Ok(())
     }
 
-    /// Ends the watches whose keys the client may not read any more. Looks at them only after users or permissions have changed;
-    /// identifying the client also keeps its token alive while the stream is open.
+    /// Cancels the watches whose keys the client may no longer read. Checks them only after users or permissions have
+    /// changed; identifying the client also keeps its token alive while the stream is open.
     async fn end_unpermitted(&self) -> Result<(), Gone> {
         let version = self.access.version();
         {
@@ -221,7 +222,7 @@ impl Watches {
             }
             *checked = version;
         }
-        // First they get nothing more, then the client hears of it, whenever it reads.
+        // First stop the events of all these watches, then notify the client, which may be slow to read.
         let ended: Vec<(i64, Watch)> = {
             let may_not = |_: &i64, watch: &mut Watch| !self.access.may_watch(&watch.span);
             self.table().by_id.extract_if(may_not).collect()
@@ -246,7 +247,7 @@ impl Watches {
         let permit = self.permit().await?;
         let _table = self.table();
         self.hub.while_published(|revision| {
-            // Looked at while nothing is published, so no watch can fall behind in between.
+            // Checked while nothing is published, so no watch can fall behind in between.
             if self.outbox.lagging().is_empty() && self.progress_requested.swap(false, Ordering::Relaxed) {
                 permit.send(Frame { revision, watch_id: NO_WATCH, ..Frame::default() });
             }
@@ -254,10 +255,10 @@ impl Watches {
         Ok(())
     }
 
-    /// Brings watches that are behind back to the present, a piece each in turn.
+    /// Catches up the watches that are behind, one part each in turn.
     async fn catch_up(&self) -> Result<(), Gone> {
         loop {
-            // It stays in the list while it is worked on: the list says that a watch is behind.
+            // The entry stays in the list while it is processed, because the list indicates that a watch is behind.
             let front = self.outbox.lagging().front().map(|lagging| (lagging.interest.clone(), lagging.next));
             let Some((interest, next)) = front else {
                 self.send_progress().await?;
@@ -273,7 +274,7 @@ impl Watches {
         }
     }
 
-    /// Sends the next piece of the past; answers where to go on, unless the watch is live now or over.
+    /// Sends the next part of the history. Returns where to continue, or `None` if the watch is live or cancelled.
     async fn catch_up_a_piece(&self, interest: &Interest, next: i64) -> Result<Option<i64>, Gone> {
         let snapshot = self.hub.latest().get();
         let compacted = snapshot.state.compacted;
@@ -284,11 +285,11 @@ impl Watches {
                 compact_revision: compacted,
                 ..Frame::default()
             };
-            // Its id stays taken until the client cancels it, which is answered once more: as in etcd.
+            // Its ID stays in use until the client cancels it, which is answered once more, as in etcd.
             self.send(interest, frame).await?;
             return Ok(None);
         }
-        // A client that does not read is not read for either; nothing is lost, it goes on from here.
+        // Wait for a client that does not read; nothing is lost, the watch continues from here.
         self.outbox.frames.drained().await?;
         let wanted = interest.clone();
         let read = tokio::task::spawn_blocking(move || replay(&snapshot, &wanted, next)).await;
@@ -327,7 +328,7 @@ impl Watches {
         Ok(if watch.live_id.is_some() { None } else { Some(next) })
     }
 
-    /// Sends unless the watch has been cancelled meanwhile.
+    /// Sends unless the watch has been cancelled in the meantime. Returns whether it was sent.
     async fn send(&self, interest: &Interest, frame: Frame) -> Result<bool, Gone> {
         let permit = self.permit().await?;
         let mut table = self.table();
@@ -358,7 +359,7 @@ impl Watches {
 }
 
 impl Table {
-    /// The id the client wants, or a free one; `None` when it is taken.
+    /// Returns the ID that the client requested, or a free one; `None` if the requested one is in use.
     fn choose_id(&mut self, wanted: i64) -> Option<i64> {
         if wanted != 0 {
             return (!self.by_id.contains_key(&wanted)).then_some(wanted);

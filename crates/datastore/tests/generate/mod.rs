@@ -1,4 +1,4 @@
-//! Random requests over few keys, so that they meet.
+//! Random requests over few keys, so that they affect each other.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ pub const LEASES: std::ops::RangeInclusive<i64> = 1..=8;
 
 pub struct Generator {
     pub rng: StdRng,
-    /// About where the store is, to pick revisions that matter.
+    /// The approximate revision of the store, to choose relevant revisions.
     pub revision: i64,
 }
 
@@ -33,7 +33,7 @@ impl Generator {
         Bytes::from(if leaf == 0 { (*stem).to_owned() } else { format!("{stem}{leaf}") })
     }
 
-    /// A key and a range end in one of their forms.
+    /// Returns a key and a range end in one of the possible forms.
     pub fn span(&mut self) -> (Bytes, Bytes) {
         let key = self.key();
         match self.rng.random_range(0..10) {
@@ -67,7 +67,7 @@ impl Generator {
         let sort_order =
             *[SortOrder::None, SortOrder::Ascend, SortOrder::Descend].choose(&mut self.rng).unwrap();
         let sorted = self.chance(40);
-        // Which of several equals comes first is not defined, so only keys are cut off after sorting.
+        // The order of equal elements is undefined, so only lists sorted by key are limited.
         let limited = (!sorted || sort_target == SortTarget::Key) && self.chance(40);
         let bound = |generator: &mut Generator| match generator.chance(10) {
             true => generator.some_revision(),
@@ -111,7 +111,7 @@ impl Generator {
 
     pub fn delete(&mut self) -> DeleteRangeRequest {
         let (key, mut range_end) = self.span();
-        // Too many deletions leave nothing to look at.
+        // Too many deletions would leave no keys.
         if self.chance(60) {
             range_end = Bytes::new();
         }
@@ -189,7 +189,8 @@ fn has_delete(request: &TxnRequest) -> bool {
     })
 }
 
-/// A put that keeps the value or lease of a key deleted before it in the same transaction makes etcd 3.4 exit.
+/// Clears the flags of puts that keep a value or lease: if the key was deleted earlier in the same transaction, etcd
+/// 3.4 would exit.
 fn keep_nothing(request: &mut TxnRequest) {
     for op in request.success.iter_mut().chain(&mut request.failure) {
         match &mut op.request {

@@ -1,4 +1,4 @@
-//! A small disk of its own: a tmpfs that is unmounted when the test ends.
+//! A small separate disk: a tmpfs that is unmounted when the test ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -30,7 +30,7 @@ impl Disk {
         self.path().join("filler")
     }
 
-    /// Takes every byte that is left.
+    /// Fills the remaining space completely.
     pub fn fill(&self) {
         let mut file: File = OpenOptions::new().create(true).append(true).open(self.filler()).unwrap();
         let piece = vec![1; 1 << 20];

@@ -1,4 +1,5 @@
-//! Servers for tests: real etcd as a process, the embedded store in this process. Both are gone when the test ends.
+//! Servers for tests: real etcd as a process, and the embedded store in this process. Both are removed when the test
+//! ends.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod disk;
@@ -36,7 +37,7 @@ impl Embedded {
         Embedded { url, stop: Some(stop), served: Some(served), dir }
     }
 
-    /// Stops and hands back the directory.
+    /// Stops the server and returns the directory.
     pub async fn stop(mut self) -> TempDir {
         drop(self.stop.take());
         if let Some(served) = self.served.take() {
@@ -57,8 +58,9 @@ pub async fn connect(url: &str) -> Channel {
     panic!("nothing answers on {url}");
 }
 
-/// `TORTIE_SEED`: a number, or `random` as in `make soak`; printed so that a failure can be repeated. A change is judged
-/// by one history that is always the same; new ones are looked for where there is time for what they find.
+/// Returns the seed from `TORTIE_SEED`: a number, or `random` as in `make soak`; printed so that a failure can be
+/// reproduced. By default the history is always the same, so that a change is not judged by chance; new histories are
+/// tried in soak runs.
 pub fn seed() -> u64 {
     let seed = match std::env::var("TORTIE_SEED") {
         Ok(text) if text == "random" => rand::random(),
