@@ -134,7 +134,7 @@ impl Core {
         match self.commit(writes) {
             Err(fault) if fault.is_full() => {
                 tracing::error!(
-                    "no space for a commit although it was looked for: {fault}; opening the database again"
+                    "a commit ran out of disk space in spite of the check: {fault}; reopening the database"
                 );
                 self.reopen()?;
                 self.starved = true;
@@ -154,7 +154,7 @@ impl Core {
         {
             batch.state.no_space = true;
             tracing::warn!(
-                "{shortage}: writes are refused; make room, then end this with `etcdctl alarm disarm`"
+                "{shortage}: writes are rejected; free space, then run `etcdctl alarm disarm`"
             );
         }
         let mut answers = Vec::with_capacity(writes.len());

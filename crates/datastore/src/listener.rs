@@ -188,7 +188,7 @@ async fn accept(accepting: &Accepting, url: &Listen, limit: Arc<Semaphore>, conn
         }
         let Ok(permit) = limit.clone().try_acquire_owned() else {
             if !std::mem::replace(&mut crowded, true) {
-                tracing::warn!("too many connections: new ones on {url} are closed until others end");
+                tracing::warn!("too many connections: new connections on {url} are closed until others end");
             }
             continue;
         };

@@ -151,7 +151,7 @@ impl Server {
         let written = tokio::task::spawn_blocking(move || writing.join()).await;
         match written {
             Ok(Ok(result)) => result?,
-            _ => return Err(io::Error::other("the writer did not end as it should").into()),
+            _ => return Err(io::Error::other("the writer thread panicked or could not be joined").into()),
         }
         let unused = async {
             while lifetime.strong_count() > 0 {
@@ -160,7 +160,7 @@ impl Server {
         };
         if tokio::time::timeout(DRAIN, unused).await.is_err() {
             tracing::warn!(
-                "a client still holds on to the store; its directory is free when the process ends"
+                "a client still uses the store; its directory stays locked until the process ends"
             );
         }
         outcome
@@ -198,7 +198,7 @@ async fn revoke_expired(lessor: Arc<Lessor>, writer: Writer) {
             let writer = &writer;
             async move {
                 if let Err(refusal) = writer.write(Write::Revoke { id }).await {
-                    tracing::debug!("lease {id:x} was not revoked: {refusal}");
+                    tracing::debug!("cannot revoke lease {id:x}: {refusal}");
                 }
             }
         };
@@ -212,7 +212,7 @@ async fn sync_acknowledged(acknowledged: Arc<Acknowledged>) {
         interval.tick().await;
         let acknowledged = acknowledged.clone();
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || acknowledged.sync()).await {
-            tracing::debug!("the note of acknowledged commits was not synced: {error}");
+            tracing::debug!("cannot sync the record of acknowledged commits: {error}");
         }
     }
 }
@@ -242,7 +242,7 @@ async fn compact_in_time(service: Service, how: AutoCompaction) {
         };
         match service.writer.write(Write::Compact { revision }).await {
             Ok(_) => tracing::debug!("compacted revisions before {revision}"),
-            Err(refusal) => tracing::debug!("revision {revision} was not compacted: {refusal}"),
+            Err(refusal) => tracing::debug!("cannot compact revision {revision}: {refusal}"),
         }
     }
 }

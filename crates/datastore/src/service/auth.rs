@@ -162,7 +162,7 @@ impl Auth for Service {
         request: Request<AuthEnableRequest>,
     ) -> Result<Response<AuthEnableResponse>, Status> {
         let header = self.change_auth(self.caller(&request)?, AuthChange::Enable).await?;
-        tracing::info!("authentication is enabled: clients need a user now");
+        tracing::info!("authentication is enabled: clients must authenticate from now on");
         Ok(Response::new(AuthEnableResponse { header }))
     }
 
@@ -171,7 +171,7 @@ impl Auth for Service {
         request: Request<AuthDisableRequest>,
     ) -> Result<Response<AuthDisableResponse>, Status> {
         let header = self.change_auth(self.caller(&request)?, AuthChange::Disable).await?;
-        tracing::warn!("authentication is disabled: every client may do everything");
+        tracing::warn!("authentication is disabled: every client has all permissions");
         Ok(Response::new(AuthDisableResponse { header }))
     }
 

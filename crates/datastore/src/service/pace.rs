@@ -88,7 +88,7 @@ async fn give_up(answer: Weak<Mutex<Answer>>) {
         let Some(answer) = answer.upgrade() else { return };
         let mut answer = lock(&answer);
         if answer.taken == before {
-            tracing::warn!("a large answer is given up: its client has taken nothing of it for {PATIENCE:?}");
+            tracing::warn!("a large response is dropped: the client has read nothing of it for {PATIENCE:?}");
             answer.state = None;
             return;
         }
