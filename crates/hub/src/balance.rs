@@ -1,4 +1,5 @@
-//! How many nodes this hub should serve, so that all hubs of a service have about the same number.
+//! Connection rebalancing: computes how many clients this hub should serve, so that all hubs of a Service have about
+//! the same number, and disconnects the surplus.
 
 use crate::server::Hub;
 use std::time::Duration;
@@ -7,22 +8,23 @@ use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Limits, Result};
 
-/// `ConnectionRebalancingMode: kubernetes`.
+/// Parameters of `ConnectionRebalancingMode: kubernetes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balance {
     pub namespace: String,
     pub service: String,
     pub port_name: String,
-    /// Between looks at how many hubs there are.
+    /// Interval at which the ready endpoints of the Service are counted.
     pub look: Duration,
-    /// Between two nodes that are asked to leave.
+    /// Delay between two clients that are asked to leave.
     pub pause: Duration,
     pub lowest: usize,
     pub highest: usize,
 }
 
 impl Balance {
-    /// A fifth more than an equal share of what would be if one hub were missing.
+    /// Returns the client limit of this hub: 120 % of an equal share of all nodes with one hub missing, within the
+    /// configured bounds.
     fn limit(&self, hubs: usize, nodes: usize) -> usize {
         match hubs {
             0 | 1 => self.highest,
@@ -30,7 +32,7 @@ impl Balance {
         }
     }
 
-    /// Never ends.
+    /// Updates the limit and disconnects surplus clients. Never returns.
     pub async fn keep(&self, hub: &Hub, kubernetes: &KubernetesTarget) {
         let limit = watch::Sender::new(self.highest);
         let look = async {
@@ -40,11 +42,11 @@ impl Balance {
                         let nodes = hub.nodes();
                         let now = self.limit(hubs, nodes);
                         if limit.send_replace(now) != now {
-                            tracing::info!(hubs, nodes, limit = now, "how many clients are served");
+                            tracing::info!(hubs, nodes, limit = now, "connection limit changed");
                         }
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot find out how many hubs there are; trying again")
+                        tracing::warn!(%error, "cannot count the endpoints of the hub Service; trying again")
                     }
                 }
                 tokio::time::sleep(self.look).await;

@@ -1,5 +1,6 @@
-//! Certificates that hubs make for themselves and for their nodes, in two Secrets of Kubernetes: one that only hubs read, with the
-//! authority, and one that nodes read, with a certificate for all of them. Both exist before (`deploy/40-hub.yaml`), empty.
+//! Certificates that hubs issue for themselves and for the nodes. They are stored in two Kubernetes Secrets: one that
+//! only hubs read, with the CA key, and one that nodes read, with one client certificate for all nodes.
+//! `deploy/40-hub.yaml` creates both Secrets empty.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use tortie_tls::{ClientCertificate, Lifetimes, OwnCertificates, PemError, TlsPem
 /// Common names of the certificates.
 pub const HUB_NAME: &str = "tortie-hub";
 pub const NODE_NAME: &str = "tortie-node";
-/// Between looks at whether the certificates are good.
+/// Interval between checks of the certificates.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
-/// For a node to read its certificate, before it uses the one that it has: less than it may take to connect.
+/// Timeout for a node to read its certificate before it falls back to the last one read. Shorter than the connect
+/// timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
-/// After something was written.
+/// Delay until the next check after a Secret was written.
 const WRITTEN_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,32 +30,32 @@ pub enum CertificateError {
     Store(#[from] tortie_store::Error),
     #[error("Secret {0} does not exist; apply deploy/40-hub.yaml again")]
     NoSecret(String),
-    #[error("Secret {0} has no certificate yet: no hub has made one")]
+    #[error("Secret {0} has no certificate yet: no hub has issued one")]
     NotMade(String),
     #[error("kube-apiserver did not respond in {} s", READ_TIMEOUT.as_secs())]
     Timeout,
-    #[error("certificates cannot be made: {0}")]
+    #[error("cannot issue certificates: {0}")]
     Signing(String),
     #[error(transparent)]
     Pem(#[from] PemError),
 }
 
-/// Where the certificates are kept.
+/// The Secrets that hold the certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateSecret {
     pub namespace: String,
-    /// The one of the hubs.
+    /// Name of the hubs' Secret.
     pub name: String,
 }
 
 impl CertificateSecret {
-    /// The one that nodes read.
+    /// Returns the name of the Secret that nodes read.
     fn of_nodes(&self) -> String {
         format!("{}-client", self.name)
     }
 }
 
-/// Keeps the certificates good while the hub runs.
+/// Issues and renews the certificates while the hub runs.
 pub struct CertificateKeeper {
     secret: CertificateSecret,
     kubernetes: KubernetesTarget,
@@ -61,26 +63,26 @@ pub struct CertificateKeeper {
     trouble: watch::Sender<Option<String>>,
 }
 
-/// What the keeper has reached.
+/// State that the keeper publishes.
 #[derive(Clone, Debug)]
 pub struct CertificateState {
-    /// The configuration of the server, once there are certificates.
+    /// TLS configuration of the server; `None` until certificates exist.
     pub serving: watch::Receiver<Option<Arc<ServerConfig>>>,
-    /// Why the last look failed; nothing if it did not.
+    /// Error of the last check; `None` if it succeeded.
     trouble: watch::Receiver<Option<String>>,
 }
 
 impl CertificateState {
-    /// Returns once there are certificates.
+    /// Waits until certificates exist.
     pub async fn wait_until_served(&self) {
         let mut serving = self.serving.clone();
         if serving.wait_for(Option::is_some).await.is_err() {
-            // The keeper has ended, and the hub with it.
+            // The keeper has ended, and the hub ends with it.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Why no client can be accepted; nothing once there are certificates, whatever fails later.
+    /// Returns why no client can be accepted. Returns `None` once certificates exist, even if a later renewal fails.
     pub fn obstacle(&self) -> Option<String> {
         if self.serving.borrow().is_some() {
             return None;
@@ -99,7 +101,7 @@ impl CertificateKeeper {
         (CertificateKeeper { secret, kubernetes, serving, trouble }, state)
     }
 
-    /// Never ends.
+    /// Checks and renews the certificates. Never returns.
     pub async fn run(self) {
         let (mut backoff, mut served) = (Backoff::default(), None);
         loop {
@@ -110,8 +112,8 @@ impl CertificateKeeper {
                     tokio::time::sleep(pause).await;
                 }
                 Err(error) => {
-                    // The certificate in use is good for a third of its life yet.
-                    tracing::warn!(%error, "cannot keep the certificates of hubs and nodes; trying again");
+                    // Renewal starts with a third of the lifetime left, so the certificate in use is still valid.
+                    tracing::warn!(%error, "cannot renew the certificates of hubs and nodes; trying again");
                     self.trouble.send_replace(Some(error.to_string()));
                     tokio::time::sleep(backoff.pause()).await;
                 }
@@ -119,7 +121,7 @@ impl CertificateKeeper {
         }
     }
 
-    /// One step towards certificates that are good and believed; how long it is until the next look.
+    /// Performs one renewal step (at most one Secret is written) and returns the delay until the next check.
     async fn look(&self, served: &mut Option<TlsPem>) -> Result<Duration, CertificateError> {
         let kubernetes = Orchestrator::connect(&self.kubernetes, Limits::default()).await?;
         let (namespace, of_nodes) = (&self.secret.namespace, self.secret.of_nodes());
@@ -180,7 +182,7 @@ async fn fill(
     let secret = Secret { data, version: before.version.clone() };
     match kubernetes.fill_secret(namespace, name, &secret).await {
         Ok(()) => tracing::info!("Secret {namespace}/{name} has new certificates"),
-        // Another hub was quicker: the next look reads what it has written.
+        // Another hub wrote the Secret first: the next check reads its content.
         Err(error) if is_too_late(&error) => {}
         Err(error) => return Err(error.into()),
     }

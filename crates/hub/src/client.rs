@@ -1,4 +1,4 @@
-//! The feed of a node from hubs: it finds one, follows it, and goes to another when it ends.
+//! Client side of the hub protocol: finds a hub, follows it, and fails over to another hub when the connection ends.
 
 mod discovery;
 mod follow;
@@ -10,15 +10,15 @@ use crate::tls::ClientTls;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How hubs are reached.
+/// Connection options of a hub client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The node's name, for the hub's log.
+    /// Node name, for the hub's log.
     pub node: String,
     pub hubs: Hubs,
-    /// To connect.
+    /// Connect timeout.
     pub dial: Duration,
-    /// Without a word of the hub, which pings, it is not there any more.
+    /// Read timeout. The hub sends pings, so a longer silence means that the connection is dead.
     pub read: Duration,
     pub write: Duration,
     pub tls: Option<Arc<ClientTls>>,

@@ -1,4 +1,4 @@
-//! From settings to a hub that serves, and to its orderly end.
+//! The hub process: builds a hub from its settings, runs it with its HTTP endpoints, and drains it on termination.
 
 use crate::balance::Balance;
 use crate::certificates::{CertificateKeeper, CertificateState};
@@ -31,11 +31,11 @@ pub enum RunError {
     NoKubernetes,
     #[error("CertificateSecret is a Secret of Kubernetes, and no Kubernetes is configured")]
     NoKubernetesForSecret,
-    #[error("the feed of the datastore has ended; start the hub again, nodes keep what they have meanwhile")]
+    #[error("the datastore feed ended; restart the hub (nodes keep their current state)")]
     Feed,
 }
 
-/// Runs until SIGTERM or SIGINT; then the clients are asked to leave. `ranges` is what nodes need.
+/// Runs until SIGTERM or SIGINT, then asks the clients to leave. `ranges` are the key ranges that nodes need.
 pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) -> Result<(), RunError> {
     let signals = |error| RunError::Io { what: "signals".to_owned(), error };
     let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
@@ -55,7 +55,7 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
     let Trust { tls, keeper, certificate } = trust(&settings, &config)?;
     if tls.is_none() {
         tracing::warn!(
-            "clients are neither encrypted nor checked; set CertificateSecret, or ServerKeyFile, ServerCertFile, CAFile and \
+            "client connections are neither encrypted nor authenticated; set CertificateSecret, or ServerKeyFile, ServerCertFile, CAFile and \
              ClientCN, unless the network is trusted"
         );
     }
@@ -83,13 +83,13 @@ pub async fn run(config: Config, settings: Settings, mut ranges: Vec<KeyRange>) 
     tokio::select! {
         outcome = work => outcome,
         () = end => {
-            tracing::info!("stopping; nodes keep what they have");
+            tracing::info!("stopping; nodes keep their current state");
             Ok(())
         }
     }
 }
 
-/// How clients are checked, and what keeps the certificates if they are the hub's own.
+/// TLS configuration of the server, and the keeper that issues its certificates if the hub uses its own.
 struct Trust {
     tls: Option<ServerTls>,
     keeper: Option<CertificateKeeper>,
@@ -114,10 +114,10 @@ async fn keep_certificates(keeper: Option<CertificateKeeper>) {
     }
 }
 
-/// Why the hub cannot begin to read the datastore, while it cannot.
+/// Error that keeps the hub from reading the datastore; `None` once it is connected.
 type WaitCause = Arc<Mutex<Option<String>>>;
 
-/// Connects, however long that takes, and takes in what the store says.
+/// Connects to the datastore, retrying without limit, and feeds its events to the hub.
 async fn follow_store(
     hub: &Hub,
     config: &Config,
@@ -126,7 +126,7 @@ async fn follow_store(
 ) -> Result<(), RunError> {
     let set_cause = |cause| *wait_cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
     let client = Client::connect_waiting(config, |error| {
-        tracing::warn!(%error, "waiting for the datastore; nodes keep what they have, trying again");
+        tracing::warn!(%error, "waiting for the datastore; nodes keep their current state; trying again");
         set_cause(Some(error.to_string()));
     })
     .await?;
@@ -144,14 +144,15 @@ async fn keep_balance(hub: &Hub, balance: Option<(&Balance, KubernetesTarget)>) 
     }
 }
 
-/// Reports once that clients can be served: the datastore is read and, if the hub has a certificate of its own, it exists.
+/// Reports once that clients can be served: the datastore is read and, if the hub issues its own certificate, that
+/// one exists.
 async fn announce(hub: &Hub, address: std::net::SocketAddr, certificate: Option<CertificateState>) {
     tracing::info!(%address, "reading the datastore");
     hub.in_sync().await;
     if let Some(certificate) = certificate {
         certificate.wait_until_served().await;
     }
-    // Without a reader of standard output the hub serves all the same.
+    // The hub also serves clients when standard output is closed.
     let _ = writeln!(io::stdout(), "ready: hub on {address}");
     tracing::info!(%address, "ready");
     std::future::pending().await
@@ -165,7 +166,7 @@ async fn listen(place: &Place) -> Result<TcpListener, RunError> {
     tortie_http::listen(&place.host, place.port).await.map_err(|error| failed(place, error))
 }
 
-/// Answers probes and scrapers.
+/// Serves the health and metrics endpoints.
 async fn observe(
     hub: &Hub,
     settings: &Settings,
@@ -173,7 +174,7 @@ async fn observe(
 ) -> Result<impl Future<Output = ()> + use<>, RunError> {
     let health = {
         let live = hub.clone();
-        // Asks nothing that a part which is stuck may hold.
+        // Takes no lock that a stuck component may hold.
         Router::new()
             .route("/liveness", get(move || async move { live.liveness().page() }))
             .route("/readiness", get(move || async move { readiness.page() }))
@@ -194,13 +195,13 @@ async fn observe(
         for (listener, router) in listeners {
             tasks.spawn(tortie_http::serve(listener, router, None, Counter::default()));
         }
-        // None of them ends.
+        // None of these tasks ends.
         while tasks.join_next().await.is_some() {}
         std::future::pending().await
     })
 }
 
-/// What the probe of readiness looks at.
+/// Inputs of the readiness probe.
 #[derive(Clone)]
 struct Readiness {
     hub: Hub,
@@ -209,7 +210,7 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// A hub that cannot accept clients is not ready either: nodes go to another.
+    /// Renders the readiness page. A hub that cannot accept clients reports not ready, so nodes use another.
     fn page(&self) -> (StatusCode, String) {
         let obstacle = self.certificate.as_ref().and_then(CertificateState::obstacle);
         let code = match self.hub.is_in_sync() && obstacle.is_none() {
@@ -232,18 +233,18 @@ fn health(hub: &Hub, wait_cause: &WaitCause) -> String {
             format!("the datastore is not read completely yet: {}", escape_controls(&trouble))
         }
         (true, None) => "in sync".to_owned(),
-        // Clients are served with what there is.
+        // Clients are still served from the cached entries.
         (true, Some(trouble)) => format!("the datastore is out of reach: {}", escape_controls(&trouble)),
     };
     format!("felix-cache: {cache}\nSyncServer: {} clients\n", hub.clients())
 }
 
-/// A client is a descriptor.
+/// Raises the open-file limit to the hard limit: every client needs a file descriptor.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 
@@ -265,7 +266,7 @@ mod tests {
         hub.in_sync().await;
         let mut readiness = Readiness { hub, wait_cause: WaitCause::default(), certificate: None };
         assert_eq!(readiness.page().0, StatusCode::OK);
-        // Closed at once: nobody listens there.
+        // The listener is dropped right away, so connections to this address are refused.
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let config = Config {
             datastore_type: "kubernetes".to_owned(),

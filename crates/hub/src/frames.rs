@@ -1,4 +1,4 @@
-//! Frames from a stream, within limits of size. Waiting for one may be given up at any time without losing a byte.
+//! Reads size-limited frames from a stream. Cancellation-safe: dropping a pending read loses no bytes.
 
 use crate::protocol::{ProtocolError, unframe};
 use bytes::{Bytes, BytesMut};
@@ -10,21 +10,21 @@ pub enum ReadError {
     Protocol(#[from] ProtocolError),
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("the other end has closed the connection")]
+    #[error("the peer closed the connection")]
     Closed,
 }
 
 #[derive(Debug)]
 pub struct FrameReader {
     buffer: BytesMut,
-    /// The largest frame that is taken.
+    /// Maximum size of a frame.
     most: usize,
-    /// Room that is kept while waiting.
+    /// Buffer capacity kept while no frame is pending.
     room: usize,
 }
 
 impl FrameReader {
-    /// Takes memory for a frame only as its bytes come, and gives it back after it.
+    /// Creates a reader that allocates memory for a frame only as its bytes arrive and releases it afterwards.
     pub fn new(most: usize, room: usize) -> FrameReader {
         FrameReader { buffer: BytesMut::new(), most, room }
     }
@@ -62,7 +62,7 @@ mod tests {
             writer
         });
         for expected in ["abc", "", "abcdefgh"] {
-            // Given up again and again.
+            // The read is cancelled over and over.
             let frame = loop {
                 tokio::select! {
                     biased;

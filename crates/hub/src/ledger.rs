@@ -1,4 +1,5 @@
-//! What the hub knows: every entry, in buckets, and a log of the last changes, each encoded once for all clients.
+//! The state of the hub: all entries, in buckets, and a log of the latest changes, each encoded once for all clients.
+//! Does no I/O.
 
 mod bucket;
 mod log;
@@ -17,19 +18,19 @@ use std::sync::Arc;
 use tortie_model::{FeedEvent, KeyRange, Kind};
 use tortie_sync::Heard;
 
-/// Records of a frame, in bytes before compression; one that is larger travels alone.
+/// Maximum size of the records of a frame in bytes before compression; a larger record gets a separate frame.
 pub(crate) const FRAME: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct Ledger {
     epoch: u64,
-    /// Of the last frame of the log.
+    /// Sequence number of the last frame of the log.
     sequence: u64,
     buckets: Vec<Arc<Bucket>>,
     log: Log,
-    /// What is followed.
+    /// Classes that this hub watches.
     classes: BTreeSet<String>,
-    /// For each class the revision up to which everything is here.
+    /// For each class, the revision up to which all changes have been received.
     marks: BTreeMap<String, u64>,
     status: Status,
     in_sync: bool,
@@ -37,21 +38,21 @@ pub struct Ledger {
     batches: Vec<usize>,
 }
 
-/// For the metrics.
+/// Counters for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub entries: usize,
     pub updates: u64,
-    /// Of them, those that changed nothing.
+    /// Updates that changed nothing.
     pub skipped: u64,
-    /// Entries that no node can be told of: of a kind that feeds do not carry.
+    /// Entries of kinds that feeds do not carry; they are not sent to clients.
     pub unsuitable: u64,
-    /// Entries that are larger than what is passed on.
+    /// Entries larger than `MOST_OF_RECORD`, sent without their value.
     pub oversized: u64,
 }
 
 impl Ledger {
-    /// `epoch` is random: no two lives of hubs may have the same.
+    /// Creates an empty ledger. `epoch` must be random, so that no two hub processes share one.
     pub fn new(epoch: u64, ranges: &[KeyRange], limits: Limits) -> Ledger {
         Ledger {
             epoch,
@@ -67,8 +68,8 @@ impl Ledger {
         }
     }
 
-    /// Takes in what the store says. What it changes for clients goes to the log: whoever waits for the sequence number hears
-    /// of it.
+    /// Applies events of the store's feed. Every resulting change is appended to the log, which advances the sequence
+    /// number.
     pub fn hear(&mut self, words: impl IntoIterator<Item = Heard>) {
         self.batches.clear();
         let mut records = Vec::new();
@@ -76,7 +77,7 @@ impl Ledger {
         for word in words {
             match word {
                 Heard::Reached { range, revision } => {
-                    // What has no order in the store is not compared.
+                    // Revisions without a numeric order cannot be compared.
                     if let (Some(class), Some(number)) = (class_of_range(&range), revision.number()) {
                         self.flush(&mut records, None);
                         bytes = 0;
@@ -116,14 +117,14 @@ impl Ledger {
             Ok(record) => record?,
             Err(error) => {
                 self.counts.unsuitable += 1;
-                tracing::debug!(%error, "an entry is not passed on");
+                tracing::debug!(%error, "ignoring an entry that the hub protocol cannot carry");
                 return None;
             }
         };
         if record.value.len() > MOST_OF_RECORD {
             self.counts.oversized += 1;
             record.reason = format!(
-                "its {} bytes are more than the {MOST_OF_RECORD} that a hub passes on",
+                "its {} bytes exceed the {MOST_OF_RECORD} bytes that a hub forwards",
                 record.value.len()
             );
             record.what = What::Unreadable.into();
@@ -132,7 +133,7 @@ impl Ledger {
         Some(record)
     }
 
-    /// Makes the records part of what is known, and of the log what they change.
+    /// Applies the records to their buckets and appends those that change something to the log.
     fn flush(&mut self, records: &mut Vec<Record>, status: Option<Status>) {
         let sequence = if self.in_sync { self.sequence + 1 } else { 0 };
         let mut changed = Vec::with_capacity(records.len());
@@ -168,7 +169,8 @@ impl Ledger {
         self.sequence
     }
 
-    /// Nobody is served before: the absence of an entry would mean nothing.
+    /// Returns whether the store has been read completely. Clients are served only then: before, a missing entry does
+    /// not mean that it is absent from the store.
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
     }
@@ -181,12 +183,12 @@ impl Ledger {
         self.counts
     }
 
-    /// How many entries each frame has that was made of what was heard last.
+    /// Returns the number of entries in each frame that the last batch of events appended to the log.
     pub fn batches(&self) -> &[usize] {
         &self.batches
     }
 
-    /// Entries of a kind. Looks at all of them.
+    /// Returns the number of entries of a kind. Scans all entries.
     pub fn count(&self, kind: Kind) -> usize {
         let begin = key_of_kind(kind);
         self.buckets.iter().map(|bucket| bucket.count(&begin)).sum()
@@ -196,12 +198,12 @@ impl Ledger {
         &self.marks
     }
 
-    /// What is wanted and not followed here.
+    /// Returns a class that the client wants and that this hub does not watch.
     pub fn missing_class<'a>(&self, wanted: &'a [String]) -> Option<&'a str> {
         wanted.iter().find(|class| !self.classes.contains(*class)).map(String::as_str)
     }
 
-    /// Whether somebody has heard of what has not been heard of here yet.
+    /// Returns whether the client has seen a revision that this hub has not received.
     pub fn is_behind(&self, marks: &BTreeMap<String, u64>) -> bool {
         marks.iter().any(|(class, heard)| self.marks.get(class).is_some_and(|here| here < heard))
     }
@@ -210,13 +212,14 @@ impl Ledger {
         self.buckets.get(index)
     }
 
-    /// The buckets that are not as somebody has them.
+    /// Returns the indexes of the buckets that differ from the client's.
     pub fn differing(&self, sums: &[Sum]) -> Vec<usize> {
         let differs = |(index, sum): (usize, &Sum)| (self.buckets[index].sum() != *sum).then_some(index);
         sums.iter().take(BUCKETS).enumerate().filter_map(differs).collect()
     }
 
-    /// The frames after a sequence number, up to about so many bytes; none if the log does not have all of them.
+    /// Returns the frames after a sequence number, up to about `budget` bytes, or `None` if the log no longer holds
+    /// all of them.
     pub fn after(&self, sequence: u64, budget: usize) -> Option<Vec<Bytes>> {
         let missing = usize::try_from(self.sequence.checked_sub(sequence)?).ok()?;
         self.log.last(missing, budget)

@@ -1,8 +1,8 @@
-//! The hub: it keeps one set of watches on the datastore and passes their feed on to any number of nodes.
+//! The hub: keeps one set of watches on the datastore and forwards their feed to any number of nodes.
 //!
-//! Three parts without I/O decide everything: the [`ledger`] (what the hub knows), a [`session`] (what one client still has
-//! to get) and the [`replica`] (what a client knows, and what it tells its node). [`protocol`] is the form of what they say to each
-//! other. [`server`] and [`client`] carry it over the network.
+//! Three parts without I/O hold the logic: the [`ledger`] (state of the hub), a [`session`] (what one client still
+//! has to receive) and the [`replica`] (state of a client and the events it emits to its node). [`protocol`] defines
+//! their messages. [`server`] and [`client`] exchange these over the network.
 
 mod balance;
 pub mod certificates;

@@ -1,4 +1,4 @@
-//! What hub and client say to each other: frames of a length (four bytes, big endian) and a protobuf message.
+//! The protocol between hub and client: frames of a length (four bytes, big endian) and a protobuf message.
 //!
 //! ```text
 //! client                                   hub
@@ -12,8 +12,8 @@
 //!   Pong                                    -> <- Ping
 //! ```
 //!
-//! `Compare` may come later too: to a client that is so slow that the log no longer has what it needs next. `Leave` asks the
-//! client to go to another hub.
+//! The hub also sends `Compare` later, to a client that is so slow that the log no longer holds its next change.
+//! `Leave` asks the client to connect to another hub.
 
 mod message;
 mod payload;
@@ -32,36 +32,37 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 
-/// The first field of the first frame: who says something else is no client of a hub.
+/// First field of the first frame; the hub rejects connections that send anything else.
 pub const MAGIC: u64 = 0x746f_7274_6965_6875;
-/// Versions that this code speaks. A field that is new and may be ignored needs no new version.
+/// Protocol versions supported by this code. A new field that receivers may ignore does not need a new version.
 pub const OLDEST: u32 = 1;
 pub const NEWEST: u32 = 1;
 
-/// Keys are spread over this many buckets by their hash: the unit in which hub and client compare what they know.
+/// Number of buckets over which keys are spread by their hash. Hub and client compare their state bucket by bucket.
 pub const BUCKETS: usize = 1024;
-/// The largest frame a client may send: digests are 8 KiB, marks less. Every client may have one that is half sent.
+/// Maximum frame size of a client: digests take 8 KiB, marks less. Every connection may hold a partial frame of this
+/// size.
 pub const MOST_FROM_CLIENT: usize = 16 << 10;
-/// The largest frame of a hub, and the largest content of one after decompression.
+/// Maximum frame size of a hub, also after decompression.
 pub const MOST_FROM_HUB: usize = 16 << 20;
-/// The largest entry that is passed on. The stores themselves take far less.
+/// Maximum size of an entry sent to clients. The datastores accept far less.
 pub const MOST_OF_RECORD: usize = 8 << 20;
 const LENGTH: usize = 4;
 
-/// The version to speak with somebody who speaks these.
+/// Returns the newest version that both sides support.
 pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
     let version = NEWEST.min(newest);
     (version >= OLDEST.max(oldest)).then_some(version)
 }
 
-/// What is not said as this protocol says it.
+/// Violation of the protocol by the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("a frame of {length} bytes; at most {most} are taken")]
+    #[error("a frame of {length} bytes exceeds the limit of {most}")]
     TooLong { length: usize, most: usize },
-    #[error("a frame is not one of this protocol: {0}")]
+    #[error("a frame is not a message of this protocol: {0}")]
     Message(#[from] prost::DecodeError),
-    #[error("a message without content, or one of a kind that is not known")]
+    #[error("a message without content or of an unknown type")]
     Empty,
     #[error(transparent)]
     Payload(#[from] PayloadError),
@@ -71,17 +72,17 @@ pub enum ProtocolError {
     Unexpected(&'static str),
 }
 
-/// A message with its length before it, ready to be written to any number of clients.
+/// Encodes a message with its length prefix, ready to be written to any number of clients.
 pub fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut frame = BytesMut::with_capacity(LENGTH + length);
     frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // A buffer that grows takes every message.
+    // Encoding into a growable buffer cannot fail.
     let _ = message.encode(&mut frame);
     frame.freeze()
 }
 
-/// Takes one frame off the front, if it is there completely.
+/// Removes one frame from the front of the buffer, if it is complete.
 pub fn unframe(buffer: &mut BytesMut, most: usize) -> Result<Option<Bytes>, ProtocolError> {
     let Some(head) = buffer.first_chunk::<LENGTH>() else { return Ok(None) };
     let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
@@ -94,13 +95,13 @@ pub fn unframe(buffer: &mut BytesMut, most: usize) -> Result<Option<Bytes>, Prot
     Ok(Some(buffer.split_to(LENGTH + length).split_off(LENGTH).freeze()))
 }
 
-/// The bucket of a key. Part of the protocol: both sides must agree on it.
+/// Returns the bucket of a key. Part of the protocol: both sides must compute the same.
 pub fn bucket_of(key: &str) -> usize {
     let hash = Sha256::digest(key.as_bytes());
     usize::from(u16::from_be_bytes([hash[0], hash[1]])) % BUCKETS
 }
 
-/// A sum of the digests of some entries: equal for the same entries in whatever order they came and went.
+/// Sum of the digests of a set of entries, independent of the order in which they were added and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(pub u64);
 

@@ -1,5 +1,5 @@
-//! What a client knows of the store, and what it tells its node when it hears more: never again what the node has heard, and
-//! no deletion that did not happen, whichever hubs it hears it from.
+//! The client's state of the store, and the events that it emits to its node as messages arrive. A node receives
+//! every change once and no deletion that did not happen, even when it switches between hubs. Does no I/O.
 
 mod holding;
 mod outage;
@@ -19,43 +19,43 @@ use transfer::{Received, Transfer};
 #[derive(Debug)]
 pub struct Replica {
     node: String,
-    /// Classes that the node wants.
+    /// Classes that the node subscribes to.
     wanted: Vec<String>,
     buckets: Vec<Holding>,
     position: Option<Position>,
-    /// For each class the latest revision that was heard of.
+    /// For each class, the latest revision received.
     marks: BTreeMap<String, u64>,
-    /// Of the hub at the other end.
+    /// Epoch of the connected hub.
     epoch: u64,
-    /// It has not heard of what was heard here, and will not.
+    /// The hub lacks revisions that this client has received and will not receive them.
     behind: bool,
     transfer: Option<Transfer>,
     in_sync: bool,
     outage: Outage,
-    /// Entries that mean nothing to this version.
+    /// Number of entries of unknown kinds.
     unknown: u64,
     doubt: Doubt,
 }
 
-/// Snapshots that lack most of what the node has, without a deletion having been reported: their hub may read the wrong
-/// datastore. Only several in a row are believed.
+/// Protection against a hub that reads the wrong datastore: a snapshot that lacks most known objects without reported
+/// deletions is rejected until several in a row agree.
 #[derive(Debug, Default)]
 struct Doubt {
-    /// Classes whose loss opens or cuts off workloads.
+    /// Classes whose loss would open or cut off workloads.
     guarded: Vec<String>,
     limit: u32,
-    /// Snapshots in a row that were not believed.
+    /// Number of consecutive snapshots that were rejected.
     snapshots: u32,
 }
 
-/// What a message leads to.
+/// Result of handling a message.
 #[derive(Debug, Default, PartialEq)]
 pub struct Reaction {
     pub events: Vec<FeedEvent>,
     pub reply: Option<from_client::What>,
-    /// The hub asks to be left, or does not want this client, for a reason.
+    /// Reason why the hub refuses this client or asks it to leave.
     pub leave: Option<String>,
-    /// Why the snapshot of the hub is not applied.
+    /// Reason why the hub's snapshot is rejected.
     pub distrust: Option<String>,
 }
 
@@ -77,12 +77,12 @@ impl Replica {
         }
     }
 
-    /// Has the replica reject so many snapshots in a row that lack most of what it has of these classes.
+    /// Makes the replica reject up to `limit` consecutive snapshots that lack most of its objects of these classes.
     pub fn set_doubt(&mut self, guarded: Vec<String>, limit: u32) {
         self.doubt = Doubt { guarded, limit, snapshots: 0 };
     }
 
-    /// The first word on a new connection. What an earlier one has not finished is forgotten.
+    /// Returns the first message of a new connection. Discards the unfinished transfer of an earlier connection.
     pub fn hello(&mut self) -> from_client::What {
         self.transfer = None;
         from_client::What::Hello(Hello {
@@ -101,12 +101,12 @@ impl Replica {
         self.in_sync
     }
 
-    /// Entries that were passed over, since this version knows nothing of their kind.
+    /// Returns the number of ignored entries of kinds that this version does not know.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
 
-    /// No hub can be reached.
+    /// Records that no hub can be reached.
     pub fn unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
         self.outage.failed(reason)
     }
@@ -122,7 +122,7 @@ impl Replica {
                 self.behind = welcome.behind;
             }
             from_hub::What::Refused(refused) => reaction.leave = Some(refused.reason),
-            from_hub::What::Leave(()) => reaction.leave = Some("it asks its clients to leave".to_owned()),
+            from_hub::What::Leave(()) => reaction.leave = Some("it asked its clients to leave".to_owned()),
             from_hub::What::Ping(()) => reaction.reply = Some(from_client::What::Pong(())),
             from_hub::What::Resume(status) => {
                 if self.position.is_none_or(|position| position.epoch != self.epoch) {
@@ -161,7 +161,7 @@ impl Replica {
         self.transfer.as_mut().map_or(Ok(()), |transfer| transfer.keep(received))
     }
 
-    /// Why a snapshot lacks too much to be believed, if it does.
+    /// Returns why a snapshot lacks too many entries to be applied, if it does.
     fn doubt(&mut self, transfer: &Transfer) -> Option<String> {
         let is_guarded = |class: &String| self.doubt.guarded.contains(class);
         let mut absences: BTreeMap<(String, &str), Absence> = BTreeMap::new();
@@ -188,12 +188,12 @@ impl Replica {
         };
         self.doubt.snapshots += 1;
         Some(format!(
-            "it lacks {missing} of {known} objects of {class} that were not deleted one by one: they stay in force; check the \
+            "it lacks {missing} of {known} objects of {class} that were not deleted individually: they stay in force; check the \
              datastore of the hub"
         ))
     }
 
-    /// Returns why the snapshot is not applied, if it is not.
+    /// Applies the completed transfer. Returns the reason if the snapshot is rejected.
     fn complete(&mut self, end: &End, events: &mut Vec<FeedEvent>) -> Result<Option<String>, ProtocolError> {
         let unfinished =
             ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket");
@@ -216,7 +216,7 @@ impl Replica {
             self.buckets[received.index].as_of = received.changed;
         }
         if std::mem::take(&mut self.behind) {
-            // What was heard is of a past that is no more.
+            // The store was restored from a backup: the marks must not exceed the hub's.
             for (class, mark) in &mut self.marks {
                 *mark = end.marks.get(class).map_or(*mark, |hubs| (*mark).min(*hubs));
             }
@@ -230,7 +230,7 @@ impl Replica {
 
     fn delete(&mut self, received: &mut Received, hubs: &BTreeMap<String, u64>, events: &mut Vec<FeedEvent>) {
         for key in received.gone.drain(..) {
-            // When it was deleted is not known; by now it is.
+            // The revision of the deletion is unknown; the hub's mark is an upper bound.
             let class = class_of(&key).unwrap_or_default();
             let revision = hubs.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
             let revision = Revision::from(revision).to_string();
@@ -259,7 +259,7 @@ impl Replica {
         position.sequence = changes.sequence;
         for record in records {
             let index = bucket_of(&record.key);
-            // A bucket that was sent after this change has it already, and maybe a later one.
+            // A bucket that was sent after this change already includes it, and maybe a later one.
             if changes.sequence > self.buckets[index].as_of {
                 self.apply(record, index, events);
             }
@@ -268,7 +268,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The node hears of what is new.
+    /// Applies a record and emits an event if it is new.
     fn apply(&mut self, record: Record, index: usize, events: &mut Vec<FeedEvent>) {
         if let Ok(number) = record.revision.parse::<u64>()
             && let Some(class) = class_of(&record.key)
@@ -282,7 +282,7 @@ impl Replica {
         match from_record(&record) {
             Ok(event) => events.push(event),
             Err(error) => {
-                tracing::debug!(%error, "an entry of a kind that this version does not know is passed over");
+                tracing::debug!(%error, "ignoring an entry of an unknown kind");
                 self.unknown += 1;
             }
         }

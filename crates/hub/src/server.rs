@@ -1,4 +1,5 @@
-//! The hub at work: it takes in the store's feed, accepts clients and sends each of them what it still has to get.
+//! The running hub: applies the store's feed to the ledger, accepts clients and sends each of them the data of its
+//! session.
 
 mod accept;
 mod buffer_budget;
@@ -27,36 +28,36 @@ use tortie_http::liveness::Liveness;
 use tortie_model::{KeyRange, Kind};
 use tortie_sync::Heard;
 
-/// Words of the store that are taken in at once.
+/// Maximum number of feed events applied in one batch.
 const BATCH: usize = 1024;
-/// Between signs of life of a part that has nothing to do.
+/// Interval between heartbeats of an idle component.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Limits and deadlines.
+/// Limits and timeouts of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Connections in all.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// Clients of one source address: several nodes may share one behind NAT.
+    /// Maximum number of clients per source address: several nodes may share one behind NAT.
     pub connections_of_one: usize,
-    /// Bytes that are on their way to all clients together.
+    /// Maximum number of bytes in flight to all clients together.
     pub buffers: usize,
-    /// Connections that have not said who they are, in all and of one source.
+    /// Maximum number of connections without a hello, in total and per source address.
     pub handshakes: usize,
     pub handshakes_of_one: usize,
-    /// Until when a client must have said who it is.
+    /// Time within which a client must send its hello.
     pub handshake: Duration,
-    /// For how long a client may take nothing of what is sent.
+    /// Time after which a write that the client does not read fails.
     pub write: Duration,
     pub ping: Duration,
-    /// For how long a client may say nothing.
+    /// Time after which a silent client is disconnected.
     pub pong: Duration,
-    /// For how long a client that knows more than this hub waits for it to catch up.
+    /// How long the hub waits to catch up with a client that has seen newer revisions.
     pub catch_up: Duration,
-    /// Between two rounds of sending changes, for each client: what a round costs, so that sending takes a part of one core however
-    /// many there are.
+    /// Delay per client between two batches of changes. It is the cost of sending to one client, so that sending uses
+    /// a bounded part of one core however many clients there are.
     pub pace: Duration,
-    /// For how long a part of the hub may give no sign of life.
+    /// Time after which a component without a heartbeat fails the liveness probe.
     pub silence: Duration,
     pub log: ledger::Limits,
 }
@@ -81,7 +82,7 @@ impl Default for Options {
     }
 }
 
-/// Cheap to clone.
+/// Handle of a hub; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Hub(Arc<Shared>);
 
@@ -89,7 +90,7 @@ pub struct Hub(Arc<Shared>);
 struct Shared {
     options: Options,
     ledger: RwLock<Ledger>,
-    /// The ledger's, for whoever waits for it to move on.
+    /// Sequence number of the ledger; sessions wait for it to advance.
     sequence: watch::Sender<u64>,
     in_sync: watch::Sender<bool>,
     clients: Registry,
@@ -98,7 +99,7 @@ struct Shared {
     complaints: Complaints,
     metrics: Metrics,
     liveness: Liveness,
-    /// The hub is about to end: nobody new is served.
+    /// The hub is shutting down: new clients are rejected.
     draining: AtomicBool,
 }
 
@@ -124,38 +125,38 @@ impl Hub {
         &self.0.metrics
     }
 
-    /// Signs of life of the parts.
+    /// Returns the heartbeats of the components.
     pub fn liveness(&self) -> &Liveness {
         &self.0.liveness
     }
 
-    /// Whether the datastore has been read completely: only then clients are served.
+    /// Returns whether the datastore has been read completely. Clients are served only then.
     pub fn is_in_sync(&self) -> bool {
         *self.0.in_sync.borrow()
     }
 
-    /// Returns when it is.
+    /// Waits until the datastore has been read completely.
     pub async fn in_sync(&self) {
-        // Fails only if the hub is gone, which is borrowed here.
+        // Fails only when the sender is dropped, which `self` keeps alive.
         let _ = self.0.in_sync.subscribe().wait_for(|in_sync| *in_sync).await;
     }
 
-    /// Why the datastore cannot be reached, if it cannot.
+    /// Returns why the datastore is unreachable, if it is.
     pub fn trouble(&self) -> Option<String> {
         self.0.ledger().status().trouble.clone()
     }
 
-    /// Clients that have said who they are.
+    /// Returns the number of clients that have sent a valid hello.
     pub fn clients(&self) -> usize {
         self.0.clients.len()
     }
 
-    /// Nodes of the cluster, as the datastore knows them.
+    /// Returns the number of nodes of the cluster according to the datastore.
     pub fn nodes(&self) -> usize {
         self.0.ledger().count(Kind::Node)
     }
 
-    /// Takes in what the store says until its feed ends.
+    /// Applies the store's feed until it ends.
     pub async fn follow(&self, mut feed: mpsc::Receiver<Heard>) {
         let (mut batch, mut tick) = (Vec::with_capacity(BATCH), tokio::time::interval(BEAT));
         let heartbeat = self.0.liveness.part("felix-cache");
@@ -181,17 +182,18 @@ impl Hub {
         }
     }
 
-    /// Accepts clients until it is dropped, and all of them with it.
+    /// Accepts clients. Dropping the future disconnects all of them.
     pub async fn serve(&self, listener: TcpListener, tls: Option<ServerTls>) {
         accept::accept(&self.0, listener, tls.map(Arc::new)).await;
     }
 
-    /// Asks the clients to leave, one after the other, so that other hubs get them over this time.
+    /// Asks all clients to leave, one after the other within this time, so that other hubs do not receive them all at
+    /// once.
     pub async fn drain(&self, within: Duration, longest_pause: Duration) {
         drain::drain(&self.0, within, longest_pause).await;
     }
 
-    /// Asks one client, picked at random, to leave while there are more than this.
+    /// Asks a random client to leave whenever there are more than `limit`.
     pub async fn shed(&self, limit: watch::Receiver<usize>, pause: Duration) {
         drain::shed(&self.0, limit, pause).await;
     }
@@ -209,7 +211,7 @@ mod tests {
     use axum::http::StatusCode;
     use tortie_model::FeedEvent;
 
-    /// Waits until the page is as it should be.
+    /// Waits until the liveness page has this status code and returns its text.
     async fn page(hub: &Hub, code: StatusCode) -> String {
         let patience = Duration::from_secs(60);
         let looking = async {
@@ -238,7 +240,7 @@ mod tests {
         }
         assert_eq!(page(&hub, StatusCode::OK).await, "SyncServer: alive\nfelix-cache: alive\n");
 
-        // Somebody does not let go of the ledger, and there is news for it.
+        // A thread holds the ledger's lock while an event arrives for it.
         let (release, released) = std::sync::mpsc::channel::<()>();
         let holder = hub.clone();
         let (held, is_held) = std::sync::mpsc::channel();

@@ -1,4 +1,5 @@
-//! What one client still has to get. It has no queue: it knows a place in the log, or the buckets that are left to send.
+//! Determines what one client still has to receive. A session has no queue: it holds a position in the log, or the
+//! list of buckets left to send. Does no I/O.
 
 use crate::ledger::{Bucket, Ledger};
 use crate::protocol::{
@@ -7,7 +8,7 @@ use crate::protocol::{
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Frames that are handed out together, in bytes; the most that the hub holds for a client that does not read.
+/// Maximum number of bytes of frames returned at once; the hub holds no more for a client that does not read.
 pub const BUDGET: usize = 256 << 10;
 
 #[derive(Clone, Debug)]
@@ -17,9 +18,9 @@ pub struct Session {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
-    /// The client has been asked for its digests.
+    /// Waiting for the client's digests.
     Comparing,
-    /// Buckets that differ, the next one last; what changes meanwhile follows from the sequence number.
+    /// Buckets that differ, the next one last. Changes made while they are sent follow from sequence number `from`.
     Sending {
         left: Vec<usize>,
         from: u64,
@@ -29,40 +30,40 @@ enum Phase {
     },
 }
 
-/// What to do next for a client.
+/// Next step for a client.
 #[derive(Debug)]
 pub enum Next {
-    /// Nothing until the ledger changes.
+    /// Wait until the ledger changes.
     Wait,
-    /// Nothing until the client has sent its digests.
+    /// Wait until the client has sent its digests.
     AwaitDigests,
     Send(Vec<Bytes>),
     SendBucket(Arc<Bucket>),
 }
 
-/// How a hello is answered.
+/// Response to a hello.
 #[derive(Debug)]
 pub enum Opening {
     Served {
         session: Session,
         first: Vec<Bytes>,
     },
-    /// The client knows more than the hub: it has to wait.
+    /// The client has seen newer revisions than the hub: it has to wait.
     Behind,
     Refused(String),
 }
 
 impl Session {
-    /// `trusting`: the hub is taken at its word although the client has heard more, because that may be the past of a store
-    /// that was put back.
+    /// Opens a session. With `trusting`, the hub sends its state although the client has seen newer revisions,
+    /// because the store may have been restored from a backup.
     pub fn open(hello: &Hello, ledger: &Ledger, trusting: bool) -> Opening {
         if hello.magic != MAGIC {
-            return Opening::Refused("this is a hub; what was sent is not its protocol".to_owned());
+            return Opening::Refused("this is a hub; the client sent another protocol".to_owned());
         }
         let Some(version) = common_version(hello.oldest, hello.newest) else {
             let (oldest, newest) = (hello.oldest, hello.newest);
             return Opening::Refused(format!(
-                "the client speaks versions {oldest} to {newest}, this hub {} to {}",
+                "the client supports protocol versions {oldest} to {newest}, this hub {} to {}",
                 crate::protocol::OLDEST,
                 crate::protocol::NEWEST
             ));
@@ -96,17 +97,17 @@ impl Session {
         Opening::Served { session: Session { phase }, first }
     }
 
-    /// The client has answered to Compare.
+    /// Handles the client's response to Compare.
     pub fn compare(&mut self, sums: &[Sum], ledger: &Ledger) -> Result<Bytes, ProtocolError> {
         if self.phase != Phase::Comparing {
-            return Err(ProtocolError::Unexpected("digests that nobody asked for"));
+            return Err(ProtocolError::Unexpected("digests without a preceding Compare"));
         }
         let (phase, begin) = Phase::sending(ledger, sums);
         self.phase = phase;
         Ok(begin)
     }
 
-    /// Whatever it returns has to be sent before it is asked again.
+    /// Returns the next step. Its frames must be sent before the next call.
     pub fn next(&mut self, ledger: &Ledger) -> Next {
         match &mut self.phase {
             Phase::Comparing => Next::AwaitDigests,
@@ -131,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Whether it gets changes as they happen.
+    /// Returns whether the client receives changes as they happen.
     pub fn is_following(&self) -> bool {
         matches!(self.phase, Phase::Following { .. })
     }

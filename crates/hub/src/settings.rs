@@ -1,4 +1,5 @@
-//! How a hub is configured: the variables TYPHA_<NAME> and the file typha.cfg, under Typha's names; a variable wins.
+//! Configuration of the hub: environment variables TYPHA_<NAME> and the file typha.cfg, with Typha's names. Variables
+//! take precedence.
 
 use crate::balance::Balance;
 use crate::certificates::CertificateSecret;
@@ -21,7 +22,7 @@ pub enum SettingError {
     Tls(#[from] Incomplete),
 }
 
-/// Names that Typha has and that nothing here depends on.
+/// Typha settings that are accepted and have no effect.
 const WITHOUT_EFFECT: &[&str] = &[
     "LogFilePath",
     "LogSeverityFile",
@@ -40,7 +41,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "ServerMinBatchingAgeThresholdSecs",
 ];
 
-/// Where something is served.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub host: String,
@@ -53,17 +54,18 @@ pub struct Settings {
     pub options: Options,
     pub health: Option<Place>,
     pub metrics: Option<Place>,
-    /// The time in which all clients are asked to leave before the hub ends, and the longest pause between two of them.
+    /// Time within which all clients are asked to leave before the hub ends, and the longest delay between two of
+    /// them.
     pub shutdown: Duration,
     pub shutdown_pause: Duration,
     pub datastore: Datastore,
     pub tls: Option<Identity>,
-    /// Where hubs keep certificates that they make, if they are given none.
+    /// Secret in which hubs store the certificates that they issue, if no files are configured.
     pub certificates: Option<CertificateSecret>,
     pub balance: Option<Balance>,
 }
 
-/// Where the datastore is, if the hub's own settings say it.
+/// Datastore configured in the hub's own settings, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Datastore {
     kind: Option<String>,
@@ -79,7 +81,7 @@ struct Etcd {
 }
 
 impl Datastore {
-    /// What is said here is stronger than what every tool reads.
+    /// Overrides the general datastore configuration with the hub's own settings.
     pub fn apply(&self, mut config: Config) -> Config {
         if let Some(kind) = &self.kind {
             config.datastore_type = kind.clone();
@@ -95,7 +97,7 @@ impl Datastore {
 }
 
 impl Settings {
-    /// From the variables of the process and the lines of the file.
+    /// Reads the settings from environment variables and the lines of the file.
     pub fn read(
         variables: impl IntoIterator<Item = (String, String)>,
         file: Vec<(String, String)>,
@@ -112,18 +114,18 @@ impl Settings {
             source.0.remove(&name.to_ascii_lowercase());
         }
         for name in source.0.keys() {
-            tracing::warn!("there is no setting {name} of the hub; it has no effect");
+            tracing::warn!("unknown hub setting {name}; ignored");
         }
         Ok(settings)
     }
 }
 
-/// Names in lower case.
+/// Setting values by lower-case name.
 #[derive(Debug, Default)]
 struct Source(BTreeMap<String, String>);
 
 impl Source {
-    /// None if it is not set, or to nothing.
+    /// Removes a setting and returns it; `None` if it is missing or empty.
     fn take(&mut self, name: &str) -> Option<String> {
         self.0
             .remove(&name.to_ascii_lowercase())
@@ -146,7 +148,7 @@ impl Source {
         }
     }
 
-    /// More than zero.
+    /// Parses a number of seconds greater than zero.
     fn seconds(&mut self, name: &'static str, default: Duration) -> Result<Duration, SettingError> {
         let Some(value) = self.take(name) else { return Ok(default) };
         let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
@@ -189,7 +191,7 @@ impl Source {
             handshake: self.seconds("ServerHandshakeTimeoutSecs", default.handshake)?,
             write: self.seconds("ServerWriteTimeoutSecs", default.write)?,
             ping,
-            // As Typha does: less would end connections that are well.
+            // Like Typha: a shorter timeout would end healthy connections.
             pong: if pong <= ping * 2 { ping * 6 } else { pong },
             ..default
         };

@@ -1,5 +1,5 @@
-//! Hubs and clients over a store that changes, in every interleaving: what each of them has heard, and when connections end,
-//! is up to the generator. Only the network is left out.
+//! Property test: hubs and clients over a changing store in random interleavings. The generator decides which events
+//! each of them has received and when connections end. Only the network is left out.
 
 mod client;
 mod hub;
@@ -12,7 +12,7 @@ use store::{CLASSES, KEYS, Store};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The store.
+    /// Write to the store.
     Write {
         class: usize,
         key: usize,
@@ -25,7 +25,7 @@ enum Step {
         class: usize,
         key: usize,
     },
-    /// A hub's watch gets what there is, or must list because history is gone.
+    /// A hub's watch receives the latest changes, or lists again because the history was compacted.
     Fetch {
         hub: usize,
         class: usize,
@@ -34,7 +34,7 @@ enum Step {
         hub: usize,
         class: usize,
     },
-    /// The hub hears some of what its watch has got.
+    /// The hub applies some of the events that its watch has received.
     Hear {
         hub: usize,
         class: usize,
@@ -54,7 +54,7 @@ enum Step {
     Drop {
         client: usize,
     },
-    /// Frames go back and forth.
+    /// Exchange of frames between a client and its hub.
     Run {
         client: usize,
         frames: usize,

@@ -1,4 +1,4 @@
-//! TLS between hubs and nodes: both sides show certificates, and each checks the name in the other's.
+//! Mutual TLS between hubs and nodes: each side checks the authority and the name of the other's certificate.
 
 use crate::certificates::{HUB_NAME, NODE_NAME, NodeCertificates};
 use std::io;
@@ -12,23 +12,24 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use tortie_tls::{Expected, Reloading, TlsError, TlsFiles};
 
-/// What TLS keeps for a client that does not read.
+/// Limit of rustls' send buffer for a client that does not read.
 const MAX_TLS_BUFFER_BYTES: usize = 16 << 10;
 
-/// What both sides are told: their own certificate and key, who signs the other side's, and its name.
+/// TLS settings of either side: own certificate and key, the CA of the peer's certificate and the peer's expected
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub files: TlsFiles,
     pub expected: Expected,
 }
 
-/// All of these or none: half of it would be less than somebody meant.
+/// Error of a partial TLS configuration: a part of it would give less protection than the operator intended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("TLS needs a key, a certificate, a CA and a common name or URI of the other side; {0} is missing")]
 pub struct Incomplete(&'static str);
 
 impl Identity {
-    /// Empty is not given.
+    /// Builds the identity from its settings, where an empty string means not set. Returns `None` if none is set.
     pub fn new(
         key: &str,
         certificate: &str,
@@ -66,7 +67,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 enum AcceptorSource {
     Files(Reloading<TlsAcceptor>),
-    /// Certificates of the hubs' own; none until they are made.
+    /// Certificates issued by the hubs; `None` until they exist.
     Own(watch::Receiver<Option<Arc<ServerConfig>>>),
 }
 
@@ -77,7 +78,7 @@ impl ServerTls {
         Ok(ServerTls { acceptor, expected: identity.expected })
     }
 
-    /// With certificates of the hubs' own, for nodes that have one of theirs.
+    /// Uses certificates issued by the hubs and expects the node certificate issued by them.
     pub fn own(config: watch::Receiver<Option<Arc<ServerConfig>>>) -> ServerTls {
         ServerTls { acceptor: AcceptorSource::Own(config), expected: expect(NODE_NAME) }
     }
@@ -118,7 +119,7 @@ impl ClientTls {
         Ok(ClientTls { connector, expected: identity.expected })
     }
 
-    /// With the certificate that hubs make for nodes.
+    /// Uses the certificate that hubs issue for nodes.
     pub fn own(certificates: NodeCertificates) -> ClientTls {
         ClientTls { connector: ConnectorSource::Own(Box::new(certificates)), expected: expect(HUB_NAME) }
     }

@@ -1,4 +1,4 @@
-//! Where hubs are.
+//! Hub discovery: by configured addresses or through the endpoints of a Kubernetes Service.
 
 use rand::seq::SliceRandom;
 use std::net::SocketAddr;
@@ -8,37 +8,37 @@ use tortie_store::Limits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::{Orchestrator, ServiceEndpoint};
 
-/// For the resolver to answer.
+/// Timeout of a DNS lookup or of an endpoint query to kube-apiserver.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of the service, as in Calico's manifests.
+/// Port name of the Service, as in Calico's manifests.
 const PORT_NAME: &str = "calico-typha";
-/// Addresses of one name that are tried.
+/// Maximum number of addresses used of one DNS name.
 const MOST: usize = 64;
 
-/// Where to look when a hub is needed.
+/// Sources of hub addresses.
 #[derive(Clone, Debug)]
 pub enum Hubs {
-    /// By address or name, each with its port. A name stands for all of its addresses.
+    /// Addresses or DNS names, each with its port. A name resolves to all of its addresses.
     Addresses(Vec<String>),
     Service(Box<Service>),
 }
 
-/// A service of Kubernetes.
+/// A Kubernetes Service whose endpoints are hubs.
 #[derive(Clone, Debug)]
 pub struct Service {
     pub kubernetes: KubernetesTarget,
     pub namespace: String,
     pub name: String,
-    /// The own node of Kubernetes: a hub that runs there is the first choice.
+    /// Kubernetes name of the own node: a hub on the same node is preferred.
     pub node: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address of a hub; it must be HOST:PORT, such as 10.0.0.5:5473 or [fd00::5]:5473")]
+#[error("{0:?} is not the address of a hub; expected HOST:PORT, such as 10.0.0.5:5473 or [fd00::5]:5473")]
 pub struct AddressError(String);
 
 impl Hubs {
-    /// From a list with commas between.
+    /// Parses a comma-separated list.
     pub fn parse(text: &str) -> Result<Hubs, AddressError> {
         let check = |hub: &str| {
             let valid = match hub.rsplit_once(':') {
@@ -59,7 +59,8 @@ impl Hubs {
         }
     }
 
-    /// The addresses to try: hubs on this node, then the others in random order, the one that was just lost last.
+    /// Returns the addresses to try: hubs on this node first, the others in random order, and the hub that was just
+    /// lost last.
     pub async fn addresses(&self, lost: Option<SocketAddr>) -> Result<Vec<SocketAddr>, String> {
         let (near, mut others) = match self {
             Hubs::Addresses(hubs) => (Vec::new(), resolve(hubs).await?),
@@ -90,7 +91,7 @@ impl Service {
         let failed = |reason: String| format!("service {}/{}: {reason}", self.namespace, self.name);
         let found = timeout(PATIENCE, asked)
             .await
-            .map_err(|_| failed("no answer of Kubernetes in time".to_owned()))?;
+            .map_err(|_| failed("kube-apiserver did not respond in time".to_owned()))?;
         let found = found.map_err(|error| failed(error.to_string()))?;
         match found.is_empty() {
             true => Err(failed(format!("it has no ready endpoint with a port {PORT_NAME}"))),
@@ -99,7 +100,7 @@ impl Service {
     }
 }
 
-/// All addresses of all names. What cannot be resolved is an error only if nothing can.
+/// Resolves all names. Returns an error only if no name can be resolved.
 async fn resolve(hubs: &[String]) -> Result<Vec<SocketAddr>, String> {
     let mut found = Vec::new();
     let mut failure = None;

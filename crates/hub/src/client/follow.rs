@@ -1,4 +1,4 @@
-//! Follows one hub after the other.
+//! The client task: follows one hub after the other and forwards the replica's events to the node.
 
 use super::Options;
 use crate::frames::{FrameReader, ReadError};
@@ -14,16 +14,18 @@ use tortie_model::{FeedEvent, Key, KeyRange};
 use tortie_store::{Backoff, Limits, is_guarded};
 use tortie_sync::Feed;
 
-/// Events that wait for a consumer which is busy; when they are this many, the hub waits.
+/// Capacity of the event channel. When the consumer is slow and the channel is full, the client stops reading from
+/// the hub.
 const QUEUE: usize = 1024;
-/// Room for frames while waiting for one.
+/// Initial capacity of the receive buffer.
 const ROOM: usize = 16 << 10;
-/// Before another hub is asked whether it, too, lacks most of what was known.
+/// Delay before the next hub is asked after a snapshot was rejected because most known objects are missing from it.
 const DISTRUST_DELAY: Duration = Duration::from_secs(5);
-/// When a hub ends, its clients do not come to the others all at the same moment.
+/// Upper bound of the random reconnect delay, so that the clients of a hub that ended do not reach the others all at
+/// once.
 const SPREAD: Duration = Duration::from_millis(200);
 
-/// Follows the ranges until the feed is dropped, at whichever hub there is.
+/// Follows the ranges on any available hub until the feed is dropped.
 pub fn follow(options: Options, ranges: Vec<KeyRange>) -> Feed {
     let (sender, feed) = mpsc::channel(QUEUE);
     let mut wanted: Vec<String> = ranges.iter().filter_map(class_of_range).map(str::to_owned).collect();
@@ -46,23 +48,23 @@ struct Follower {
     sender: mpsc::Sender<FeedEvent>,
 }
 
-/// Why a connection has ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
-    /// Nobody wants the feed any more.
-    #[error("the feed is not wanted any more")]
+    /// The consumer dropped the feed.
+    #[error("the consumer dropped the feed")]
     Unwanted,
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("{0}")]
     Read(#[from] ReadError),
-    #[error("it does not speak as a hub does: {0}")]
+    #[error("it violates the hub protocol: {0}")]
     Protocol(#[from] ProtocolError),
     #[error("{0}")]
     Left(String),
-    #[error("its snapshot is not applied: {0}")]
+    #[error("its snapshot was rejected: {0}")]
     Distrusted(String),
-    #[error("no answer in {} s", .0.as_secs())]
+    #[error("no response in {} s", .0.as_secs())]
     Silent(Duration),
 }
 
@@ -88,11 +90,11 @@ impl Follower {
                             break;
                         }
                         if served {
-                            tracing::info!(hub = %address, reason = %ended, "the hub is lost; going to another");
+                            tracing::info!(hub = %address, reason = %ended, "lost the hub; connecting to another");
                             lost = Some(address);
                             break;
                         }
-                        tracing::debug!(hub = %address, reason = %ended, "the hub cannot be used; trying the next");
+                        tracing::debug!(hub = %address, reason = %ended, "cannot use the hub; trying the next");
                         reason = format!("hub {address}: {ended}");
                     }
                     if served && !distrusted {
@@ -123,7 +125,7 @@ impl Follower {
         }
     }
 
-    /// `served` says whether the hub had anything to tell.
+    /// Connects to one hub and follows it. Sets `served` once the hub has sent a message.
     async fn attempt(&mut self, address: SocketAddr, served: &mut bool) -> Ended {
         let dial = self.options.dial;
         let stream = match timeout(dial, TcpStream::connect(address)).await {
@@ -199,7 +201,7 @@ impl Follower {
         Ok(timeout(self.options.write, said).await.map_err(|_| Ended::Silent(self.options.write))??)
     }
 
-    /// A hub tells what any node may need.
+    /// Returns whether the event belongs to a subscribed range; a hub sends everything that any node may need.
     fn wants(&self, event: &FeedEvent) -> bool {
         let about = |key: &Key| self.ranges.iter().any(|range| range.contains(key));
         match event {
@@ -211,5 +213,5 @@ impl Follower {
     }
 }
 
-/// Following a hub never ends well.
+/// Uninhabited: following a hub only ends with an error.
 enum Never {}

@@ -1,4 +1,5 @@
-//! The entries of one bucket. Copied when it changes while somebody still sends it, so a bucket in hand never changes.
+//! The entries of one bucket and their encoded frames. The ledger copies a bucket on write while a session still
+//! holds it, so a held bucket never changes.
 
 use super::FRAME;
 use crate::protocol::{self, Payload, Record, Sum, What, from_hub};
@@ -8,12 +9,12 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug)]
 pub struct Bucket {
     index: usize,
-    /// The sequence number of the last change in it.
+    /// Sequence number of the last change in the bucket.
     changed: u64,
     sum: Sum,
-    /// By key.
+    /// Sorted by key.
     entries: Vec<Entry>,
-    /// Made when the first client needs them, for all that do.
+    /// Encoded on first use and shared by all clients.
     frames: OnceLock<Arc<[Bytes]>>,
 }
 
@@ -40,12 +41,12 @@ impl Bucket {
         self.index
     }
 
-    /// Of keys and values, before compression.
+    /// Returns the size of all keys and values before compression.
     pub fn raw_bytes(&self) -> usize {
         self.entries.iter().map(|entry| entry.record.key.len() + entry.record.value.len()).sum()
     }
 
-    /// Entries whose keys begin with this.
+    /// Returns the number of entries whose key starts with `begin`.
     pub fn count(&self, begin: &str) -> usize {
         self.entries.iter().filter(|entry| entry.record.key.starts_with(begin)).count()
     }
@@ -54,7 +55,7 @@ impl Bucket {
         self.sum
     }
 
-    /// Whether it is another bucket with the record.
+    /// Applies a record and returns whether it changed the bucket.
     pub fn apply(&mut self, record: &Arc<Record>, sequence: u64) -> bool {
         let place = self.entries.binary_search_by(|entry| entry.record.key.cmp(&record.key));
         match (place, record.what()) {
@@ -84,7 +85,7 @@ impl Bucket {
         true
     }
 
-    /// Its content for clients, and whether it had to be encoded.
+    /// Returns the encoded content for clients, and whether this call had to encode it.
     pub fn frames(&self) -> (Arc<[Bytes]>, bool) {
         let mut encoded = false;
         let frames = self.frames.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The last changes, as frames, up to a number and a size.
+//! The log of the latest changes as encoded frames, bounded by number and by size.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// At ten frames a second, half an hour.
+    /// Half an hour of history at ten frames per second.
     fn default() -> Limits {
         Limits { frames: 20_000, bytes: 64 << 20 }
     }
@@ -28,7 +28,7 @@ impl Log {
         Log { limits, frames: VecDeque::new(), bytes: 0 }
     }
 
-    /// The oldest make room.
+    /// Appends a frame and drops the oldest ones that exceed the limits.
     pub fn push(&mut self, frame: Bytes) {
         self.bytes += frame.len();
         self.frames.push_back(frame);
@@ -38,7 +38,8 @@ impl Log {
         }
     }
 
-    /// The first of the last `count` frames: as many as have so many bytes, and one at least. None if there are not `count`.
+    /// Returns the last `count` frames, oldest first, cut off at about `budget` bytes but with at least one frame.
+    /// Returns `None` if the log holds fewer than `count`.
     pub fn last(&self, count: usize, budget: usize) -> Option<Vec<Bytes>> {
         let from = self.frames.len().checked_sub(count)?;
         let mut taken = Vec::new();

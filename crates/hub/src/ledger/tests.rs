@@ -45,7 +45,7 @@ fn the_log_is_bounded_by_number_and_by_size() {
     assert_eq!(ledger.after(50, usize::MAX).unwrap().len(), 0);
     assert_eq!(ledger.after(51, usize::MAX), None, "a position of another life");
     assert_eq!(ledger.after(40, 1).unwrap().len(), 1, "one at least");
-    // Noise: it cannot be compressed away.
+    // Random text, which does not compress.
     let noise: String = (0..60_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
     for revision in 51..=60 {
         let Heard::Event(FeedEvent::Put { key, mut value, .. }) = put("a", revision, 0) else { panic!() };

@@ -1,14 +1,14 @@
-//! The messages. Numbers of fields are for ever; what was never sent is zero or empty.
+//! The protobuf messages. Field numbers never change; fields that were not sent decode as zero or empty.
 
 use super::{BUCKETS, Payload, ProtocolError, Sum, frame};
 use bytes::Bytes;
 use prost::{Message, Oneof};
 use std::collections::BTreeMap;
 
-/// Up to where a client has heard a hub, in one life of that hub.
+/// The last change of a hub that a client has received, within one epoch of that hub.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Position {
-    /// Of the hub's life: random.
+    /// Random identifier of the hub process.
     #[prost(fixed64, tag = "1")]
     pub epoch: u64,
     #[prost(uint64, tag = "2")]
@@ -23,24 +23,24 @@ pub struct Hello {
     pub oldest: u32,
     #[prost(uint32, tag = "3")]
     pub newest: u32,
-    /// For people who look at the hub's log.
+    /// For the hub's log only.
     #[prost(string, tag = "4")]
     pub node: String,
     #[prost(message, optional, tag = "5")]
     pub position: Option<Position>,
-    /// The client knows no entry: there is nothing to compare.
+    /// The client has no entries, so there is nothing to compare.
     #[prost(bool, tag = "6")]
     pub empty: bool,
-    /// For each class of entries the latest revision that the client has heard of. A hub that has not heard of it yet
-    /// would tell the client the past.
+    /// For each class of entries, the latest revision that the client has seen. A hub that has not received it would
+    /// send the client an older state.
     #[prost(btree_map = "string, uint64", tag = "7")]
     pub marks: BTreeMap<String, u64>,
-    /// Classes without which the hub is of no use to this client.
+    /// Classes that the hub must watch to be usable by this client.
     #[prost(string, repeated, tag = "8")]
     pub wanted: Vec<String>,
 }
 
-/// The sums of all buckets of a client.
+/// Digest sums of all buckets of a client.
 #[derive(Clone, PartialEq, Message)]
 pub struct Digests {
     #[prost(fixed64, repeated, tag = "1")]
@@ -94,30 +94,31 @@ pub struct Welcome {
     pub version: u32,
     #[prost(fixed64, tag = "2")]
     pub epoch: u64,
-    /// The hub has still not heard of what the client has, and has to be believed: the store was put back.
+    /// The hub still lacks revisions that the client has seen and sends its state anyway: the store was restored from
+    /// a backup.
     #[prost(bool, tag = "3")]
     pub behind: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Refused {
-    /// For people.
+    /// Human-readable text.
     #[prost(string, tag = "1")]
     pub reason: String,
 }
 
-/// How the hub reaches the store.
+/// Connection state between the hub and the store.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Status {
-    /// Why it does not, if it does not.
+    /// Error while the store is unreachable.
     #[prost(string, optional, tag = "1")]
     pub trouble: Option<String>,
-    /// Of the last outage.
+    /// Failed attempts of the last outage.
     #[prost(uint64, tag = "2")]
     pub failed_attempts: u64,
 }
 
-/// Buckets follow; with them the client knows everything up to this position.
+/// Announces buckets. With them, the client has everything up to this sequence number.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Begin {
     #[prost(uint64, tag = "1")]
@@ -131,7 +132,7 @@ pub struct Begin {
 pub struct Bucket {
     #[prost(uint32, tag = "1")]
     pub index: u32,
-    /// Of the last change in it: earlier changes that come later are in it already.
+    /// Sequence number of the last change in the bucket: changes up to it that are sent later are already included.
     #[prost(uint64, tag = "2")]
     pub changed: u64,
     /// Another part of the same bucket follows.
@@ -141,22 +142,22 @@ pub struct Bucket {
     pub records: Payload,
 }
 
-/// The buckets are complete.
+/// All announced buckets have been sent.
 #[derive(Clone, PartialEq, Message)]
 pub struct End {
-    /// The hub's own.
+    /// Marks of the hub.
     #[prost(btree_map = "string, uint64", tag = "1")]
     pub marks: BTreeMap<String, u64>,
 }
 
-/// What happened since the sequence number before this one.
+/// Changes between the previous sequence number and this one.
 #[derive(Clone, PartialEq, Message)]
 pub struct Changes {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(message, required, tag = "2")]
     pub records: Payload,
-    /// If it has changed.
+    /// Present if the status changed.
     #[prost(message, optional, tag = "3")]
     pub status: Option<Status>,
 }
@@ -176,7 +177,7 @@ pub mod from_hub {
         Welcome(Welcome),
         #[prost(message, tag = "2")]
         Refused(Refused),
-        /// The changes after the client's position follow. With the status as it is now.
+        /// The hub continues with the changes after the client's position. Carries the current status.
         #[prost(message, tag = "3")]
         Resume(Status),
         #[prost(message, tag = "4")]
@@ -191,7 +192,7 @@ pub mod from_hub {
         Changes(Changes),
         #[prost(message, tag = "9")]
         Ping(()),
-        /// The hub ends, or has too many clients: another one is the better choice.
+        /// The hub is shutting down or has too many clients: the client connects to another.
         #[prost(message, tag = "10")]
         Leave(()),
     }

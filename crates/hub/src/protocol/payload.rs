@@ -1,20 +1,21 @@
-//! Records as they travel: many in one piece, compressed if that makes them smaller.
+//! A list of records as sent on the wire, compressed if that makes it smaller.
 
 use super::{MOST_FROM_HUB, Record};
 use bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
 
-/// Of zstd: the fastest are good enough, since each piece is compressed once and sent often.
+/// zstd compression level. The fastest is good enough: a payload is compressed once and sent to many clients.
 const LEVEL: i32 = 1;
-/// Records of one piece. A hub sends 1 MiB of keys and values at most together, and a key is longer than 16 bytes.
+/// Maximum number of records in a payload. A hub puts at most 1 MiB of keys and values into one, and a key is longer
+/// than 16 bytes.
 pub const MAX_PAYLOAD_RECORDS: usize = (1 << 20) / 16;
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Payload {
     #[prost(bytes = "bytes", tag = "1")]
     content: Bytes,
-    /// The length of the content before it was compressed with zstd; 0 if it was not.
+    /// Length of the content before zstd compression; 0 if it is not compressed.
     #[prost(uint32, tag = "2")]
     raw_length: u32,
 }
@@ -27,13 +28,13 @@ struct Records {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
-    #[error("content of {length} bytes; at most {MOST_FROM_HUB} are taken")]
+    #[error("content of {length} bytes exceeds the limit of {MOST_FROM_HUB}")]
     TooLong { length: usize },
-    #[error("content of {count} records; at most {MAX_PAYLOAD_RECORDS} are taken")]
+    #[error("content of {count} records exceeds the limit of {MAX_PAYLOAD_RECORDS}")]
     TooMany { count: usize },
-    #[error("content that cannot be decompressed: {0}")]
+    #[error("cannot decompress the content: {0}")]
     Compression(std::io::Error),
-    #[error("content that is no list of records: {0}")]
+    #[error("the content is not a list of records: {0}")]
     Records(#[from] DecodeError),
 }
 
@@ -57,7 +58,7 @@ impl Payload {
             0 => self.content.clone(),
             _ => zstd::bulk::decompress(&self.content, length).map_err(PayloadError::Compression)?.into(),
         };
-        // Before they are decoded: a record of two bytes takes fifty times as much in memory.
+        // Counted before decoding: a record of two bytes takes fifty times as much in memory.
         let count = count_fields(raw.clone())?;
         if count > MAX_PAYLOAD_RECORDS {
             return Err(PayloadError::TooMany { count });
@@ -70,7 +71,7 @@ impl Payload {
     }
 }
 
-/// The fields of a message, whatever they are.
+/// Counts the top-level fields of a protobuf message.
 fn count_fields(mut message: Bytes) -> Result<usize, DecodeError> {
     let mut count = 0;
     while message.has_remaining() {

@@ -1,4 +1,4 @@
-//! One entry of the store as it travels: its key in the form of recordings, its value in the form of the store.
+//! One store entry on the wire: the key in the JSON form of recordings, the value in the encoding of the store.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message};
@@ -21,7 +21,7 @@ const SERVICE: &str = "service";
 pub enum What {
     Put = 0,
     Delete = 1,
-    /// The value is a text that is not what its key asks for.
+    /// The value is text that does not decode as the kind of its key.
     Unreadable = 2,
 }
 
@@ -31,18 +31,19 @@ pub struct Record {
     pub key: String,
     #[prost(enumeration = "What", tag = "2")]
     pub what: i32,
-    /// Of the write or of the deletion.
+    /// Revision of the write or deletion.
     #[prost(string, tag = "3")]
     pub revision: String,
     #[prost(bytes = "bytes", tag = "4")]
     pub value: Bytes,
-    /// Why it is not readable.
+    /// Error if the value is unreadable.
     #[prost(string, tag = "5")]
     pub reason: String,
 }
 
 impl Record {
-    /// Tells versions of an entry apart. Revisions are the store's, so every hub comes to the same.
+    /// Returns a digest of key and revision, which identifies a version of an entry. Revisions come from the store,
+    /// so every hub computes the same digest.
     pub fn digest(&self) -> u64 {
         let mut hash = Sha256::new();
         hash.update((self.key.len() as u64).to_be_bytes());
@@ -53,7 +54,7 @@ impl Record {
     }
 }
 
-/// None for what is no entry. An error for keys that no node has a use for.
+/// Converts a feed event. Returns `None` for events without an entry and an error for keys that feeds do not carry.
 pub fn to_record(heard: &Heard) -> Result<Option<Record>, FormatError> {
     Ok(Some(match heard {
         Heard::Event(FeedEvent::Put { key, value, revision }) => Record {
@@ -80,8 +81,9 @@ pub fn to_record(heard: &Heard) -> Result<Option<Record>, FormatError> {
     }))
 }
 
-/// An error if the key is of a kind that this version does not know: it means nothing to this node. A value that this version
-/// cannot read is an entry that cannot be read, as it would be if it came from the store.
+/// Converts a record to a feed event. Returns an error if this version does not know the kind of the key: the node
+/// has no use for it. A value that this version cannot decode becomes an unreadable entry, as if it came from the
+/// store.
 pub fn from_record(record: &Record) -> Result<FeedEvent, FormatError> {
     let no_key = || FormatError::Text { what: "key", text: record.key.clone() };
     let json: Json = serde_json::from_str(&record.key).map_err(|_| no_key())?;
@@ -107,7 +109,7 @@ pub fn from_record(record: &Record) -> Result<FeedEvent, FormatError> {
     })
 }
 
-/// What is watched together, by the key of one of them: revisions within a class come in their order.
+/// Returns the class of a key: the entries that are watched together, so that revisions within a class are ordered.
 pub fn class_of(key: &str) -> Option<String> {
     class_of_json(&serde_json::from_str(key).ok()?)
 }
@@ -127,12 +129,12 @@ pub fn collection_of(key: &str) -> Option<(String, &'static str)> {
     class_of_json(&json).map(|class| (class, prefix))
 }
 
-/// What the keys of all resources of a kind begin with.
+/// Returns the prefix of the keys of all resources of a kind.
 pub fn key_of_kind(kind: Kind) -> String {
     format!("{{\"{KIND}\":\"{}\",", kind.name())
 }
 
-/// The class of the keys of a range, if a feed can have them.
+/// Returns the class of the keys of a range, or `None` if feeds do not carry them.
 pub fn class_of_range(range: &KeyRange) -> Option<&'static str> {
     Some(match range {
         KeyRange::Resources { kind, .. } | KeyRange::Written { kind, .. } => kind.name(),

@@ -19,7 +19,7 @@ fn versions_are_the_highest_that_both_speak() {
 
 #[test]
 fn what_is_too_long_is_refused_before_it_is_there() {
-    // How clients of other protocols begin: Typha's (gob), TLS, HTTP.
+    // First bytes of clients of other protocols: Typha's (gob), TLS, HTTP.
     for foreign in [&b"\x3b\xff\x81\x03\x01\x01"[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"]
     {
         let error = unframe(&mut foreign.into(), MOST_FROM_CLIENT).unwrap_err();
@@ -72,7 +72,7 @@ fn what_a_newer_hub_says_is_passed_over_or_unreadable_never_wrong() {
     assert_eq!(class_of(r#"{"kind":"Wormhole","name":"x"}"#).as_deref(), Some("Wormhole"));
     let event = from_record(&record(r#"{"kind":"Tier","name":"x"}"#, "[]")).unwrap();
     assert!(matches!(event, FeedEvent::Unreadable { .. }), "{event:?}");
-    // A field and a kind of message that version 1 does not have.
+    // A field and a message type that version 1 does not have.
     let mut hello = from_client::What::Hello(Hello::default()).frame().slice(4..).to_vec();
     hello.extend([0xa2, 0x06, 0x01, 0x00]);
     assert!(matches!(FromClient::read(hello.into()), Ok(from_client::What::Hello(_))));
@@ -97,7 +97,8 @@ fn every_range_of_a_node_has_a_class_and_keys_agree_with_it() {
     assert_eq!(class_of_range(&KeyRange::Handles), None);
 }
 
-/// Version 1, byte for byte: hubs and nodes of different versions meet while a cluster is updated. These never change.
+/// Version 1, byte for byte: hubs and nodes of different versions work together during an upgrade, so these bytes
+/// never change.
 #[test]
 fn version_1_is_what_it_was() {
     let marks = BTreeMap::from([("Tier".to_owned(), 17)]);

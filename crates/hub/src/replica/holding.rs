@@ -1,4 +1,4 @@
-//! What a client has in one bucket: keys, and which version of each.
+//! The entries that a client has in one bucket: keys and the digest of each version.
 
 use crate::protocol::{Record, Sum, What};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Holding {
     digests: BTreeMap<Box<str>, u64>,
     sum: Sum,
-    /// The sequence number of the hub up to which its changes are in here already.
+    /// Sequence number of the hub up to which its changes are already included.
     pub as_of: u64,
 }
 
@@ -24,18 +24,18 @@ impl Holding {
         self.sum
     }
 
-    /// Whether it has this version.
+    /// Returns whether the bucket holds this version of the entry.
     pub fn has(&self, record: &Record) -> bool {
         self.digests.get(record.key.as_str()) == Some(&record.digest())
     }
 
-    /// The keys that are not in a content.
+    /// Returns the keys that are missing from `content`.
     pub fn absent_from(&self, content: &[Record]) -> Vec<String> {
         let there: BTreeSet<&str> = content.iter().map(|record| record.key.as_str()).collect();
         self.digests.keys().filter(|key| !there.contains(&***key)).map(|key| key.to_string()).collect()
     }
 
-    /// Whether that was new.
+    /// Applies a record and returns whether it changed the bucket.
     pub fn apply(&mut self, record: &Record) -> bool {
         let before = match record.what() {
             What::Delete => {

@@ -1,5 +1,5 @@
-//! When the store is out of reach, be it that no hub answers or that the hub does not reach it: said once when it begins and
-//! once when it ends.
+//! Reports outages of the store, whether no hub responds or the hub cannot reach the store: one event when an outage
+//! begins and one when it ends.
 
 use crate::protocol::Status;
 use tortie_model::FeedEvent;
@@ -7,18 +7,18 @@ use tortie_model::FeedEvent;
 #[derive(Debug, Default)]
 pub struct Outage {
     said: bool,
-    /// Attempts of this client since then.
+    /// Failed attempts of this client since the outage began.
     failed_attempts: u64,
 }
 
 impl Outage {
-    /// No hub can be reached.
+    /// Records a failed attempt to reach any hub.
     pub fn failed(&mut self, reason: &str) -> Option<FeedEvent> {
         self.failed_attempts += 1;
         self.begin(reason)
     }
 
-    /// What a hub says of itself.
+    /// Records the store status reported by a hub.
     pub fn heard(&mut self, status: &Status) -> Option<FeedEvent> {
         match &status.trouble {
             Some(reason) => self.begin(reason),

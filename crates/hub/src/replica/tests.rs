@@ -26,7 +26,8 @@ fn put(kind: Kind, name: &str, revision: u64) -> Heard {
     Heard::Event(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
-/// All that a hub has to say to a client that connects now. None if it asks to wait.
+/// Runs a new connection until the hub has nothing more to send and returns the emitted events; `None` if the hub
+/// makes the client wait.
 fn meet(replica: &mut Replica, ledger: &Ledger, trusting: bool) -> Option<Vec<String>> {
     let from_client::What::Hello(hello) = replica.hello() else { panic!() };
     let (mut session, mut frames) = match Session::open(&hello, ledger, trusting) {
@@ -85,10 +86,10 @@ fn another_hub_tells_exactly_what_was_missed_deletions_first() {
 fn a_hub_that_is_behind_is_waited_for_and_believed_when_it_stays_so() {
     let mut replica = replica();
     meet(&mut replica, &ledger(1, &[("a", 1), ("b", 20)], 20), false).unwrap();
-    // It has not heard of b yet; to believe it would be a deletion that did not happen.
+    // The hub has not received b yet; applying its state would be a deletion that did not happen.
     let behind = ledger(2, &[("a", 1)], 10);
     assert_eq!(meet(&mut replica, &behind, false), None);
-    // The store was put back to where b was not there: nobody will ever hear of b again.
+    // The store was restored to a state without b, so no hub will ever receive b.
     assert_eq!(meet(&mut replica, &behind, true).unwrap(), ["-b"]);
     assert_eq!(
         meet(&mut replica, &ledger(3, &[("a", 1)], 11), false).unwrap(),
@@ -155,7 +156,7 @@ fn nothing_counts_that_came_in_the_wrong_order() {
     assert_eq!(reaction.leave.as_deref(), Some("full"));
 }
 
-/// A part of the bucket that the key belongs to, with an entry of so many bytes, and another part to come.
+/// Returns a non-final part of the key's bucket with one entry of `bytes` bytes.
 fn part(key: &str, bytes: usize) -> from_hub::What {
     let value = vec![0; bytes].into();
     let record = Record { key: key.to_owned(), revision: "9".to_owned(), value, ..Record::default() };
@@ -173,7 +174,7 @@ fn an_unfinished_bucket_is_bounded() {
     }
     let error = replica.hear(part("a", PART)).unwrap_err();
     assert!(matches!(error, ProtocolError::Oversized { what: "bucket", .. }), "{error}");
-    // The next connection begins with nothing of it.
+    // The next connection starts without the unfinished transfer.
     replica.hello();
     assert!(replica.transfer.is_none());
 }

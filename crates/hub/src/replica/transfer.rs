@@ -1,24 +1,25 @@
-//! Buckets that are coming. Nothing of them counts before all are there: half of it would be a state that never was. Only the
-//! first snapshot is passed on as it comes, since no node acts on it before it is complete. What is not finished is bounded.
+//! Buckets of a snapshot or comparison while they arrive. They are applied only when all have arrived, because a part
+//! of them would be a state that never existed. Only the first snapshot is forwarded as it arrives, since no node
+//! acts on it before it is complete. The memory of an unfinished transfer is bounded.
 
 use super::holding::Holding;
 use crate::protocol::{self, BUCKETS, ProtocolError, Record, Status, What, bucket_of};
 
-/// One bucket while parts of it are missing: a thousandth of everything, and more than a few of the largest entries.
+/// Limit for one bucket with missing parts: a thousandth of all entries, and room for several of the largest ones.
 pub const MAX_BUCKET_BYTES: usize = 32 << 20;
-/// All buckets of one comparison, as much as the node does not have yet.
+/// Limit for all buckets of one comparison, counting only entries that the node does not have yet.
 pub const MAX_TRANSFER_BYTES: usize = 512 << 20;
 
 #[derive(Debug)]
 pub struct Transfer {
-    /// Of the hub; with the transfer the client knows everything up to it.
+    /// Sequence number of the hub; after the transfer the client has everything up to it.
     pub sequence: u64,
-    /// How the hub reaches the store.
+    /// Connection state between the hub and the store.
     pub status: Status,
-    /// The bucket whose last part is not here yet.
+    /// Bucket whose last part has not arrived.
     partial: Option<Partial>,
     pub buckets: Vec<Received>,
-    /// What the buckets hold.
+    /// Memory held by the buckets.
     bytes: usize,
 }
 
@@ -29,14 +30,14 @@ struct Partial {
     bytes: usize,
 }
 
-/// How a complete bucket differs from the one that the client has.
+/// Difference between a complete bucket and the client's.
 #[derive(Debug)]
 pub struct Received {
     pub index: usize,
     pub changed: u64,
     pub gone: Vec<String>,
     pub news: Vec<Record>,
-    /// What the news hold in memory.
+    /// Memory held by `news`.
     pub bytes: usize,
 }
 
@@ -45,27 +46,27 @@ impl Transfer {
         Transfer { sequence, status, partial: None, buckets: Vec::new(), bytes: 0 }
     }
 
-    /// Whether no bucket is in the middle of its parts.
+    /// Returns whether no bucket is waiting for further parts.
     pub fn is_whole(&self) -> bool {
         self.partial.is_none()
     }
 
-    /// Takes in a part; the bucket, if it was the last one.
+    /// Adds a part. Returns the bucket if this was its last part.
     pub fn receive(
         &mut self,
         bucket: &protocol::Bucket,
         holdings: &[Holding],
     ) -> Result<Option<Received>, ProtocolError> {
         let index = usize::try_from(bucket.index).unwrap_or(usize::MAX);
-        let holding = holdings.get(index).ok_or(ProtocolError::Unexpected("a bucket that there is not"))?;
+        let holding = holdings.get(index).ok_or(ProtocolError::Unexpected("a bucket index out of range"))?;
         if self.buckets.len() >= BUCKETS {
-            return Err(ProtocolError::Unexpected("more buckets than there are"));
+            return Err(ProtocolError::Unexpected("more buckets than exist"));
         }
         let mut records = bucket.records.records()?;
         if records.iter().any(|record| bucket_of(&record.key) != index || record.what() == What::Delete) {
-            return Err(ProtocolError::Unexpected("a bucket with something that does not belong there"));
+            return Err(ProtocolError::Unexpected("a bucket with a record that does not belong to it"));
         }
-        // Values are parts of the content they came in, which is held as a whole.
+        // Values are slices of the decompressed content, which stays allocated as a whole.
         let bytes = bucket.records.raw_bytes().saturating_add(records.len() * size_of::<Record>());
         let mut partial = self.partial.take().unwrap_or(Partial { index, records: Vec::new(), bytes: 0 });
         if partial.index != index {
@@ -86,7 +87,7 @@ impl Transfer {
         Ok(Some(Received { index, changed: bucket.changed, gone, news, bytes }))
     }
 
-    /// Keeps a bucket until the transfer is complete.
+    /// Stores a bucket until the transfer is complete.
     pub fn keep(&mut self, received: Received) -> Result<(), ProtocolError> {
         self.bytes = self.bytes.saturating_add(received.bytes);
         if self.bytes > MAX_TRANSFER_BYTES {

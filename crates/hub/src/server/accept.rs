@@ -1,4 +1,4 @@
-//! Accepts connections, up to a number in all and of each source.
+//! Accepts connections, within a total limit and a limit per source address, and logs how they end.
 
 use super::serve::{self, Ended};
 use super::sources::{SourceCounts, SourceSlot};
@@ -13,10 +13,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// After a connection could not be accepted, at first and at most: descriptors may be short.
+/// First and longest delay after a failed accept: the process may be out of file descriptors.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// What the kernel keeps for a client that does not read, beside what the client's own window holds.
+/// Limit of unsent bytes in the kernel for a client that does not read (TCP_NOTSENT_LOWAT), beside the client's
+/// receive window.
 const MAX_UNSENT_BYTES: u32 = 128 << 10;
 
 pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc<ServerTls>>) {
@@ -33,7 +34,7 @@ pub async fn accept(shared: &Arc<Shared>, listener: TcpListener, tls: Option<Arc
         };
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
-            // The client gave up before it was accepted.
+            // The client aborted the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
                 if pause.is_none() {
@@ -70,7 +71,7 @@ async fn attend(
     source: IpAddr,
     stranger: SourceSlot,
 ) {
-    // A connection that is gone again already says so when it is read.
+    // Errors are ignored: if the connection is already closed, the first read reports it.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
     shared.metrics.active.inc();
@@ -96,11 +97,11 @@ async fn attend(
         }
         Ended::Untrusted(error) => {
             shared.metrics.refused("certificate");
-            shared.complaints.note("a connection with no certificate of a node was closed", source, error);
+            shared.complaints.note("a connection without a valid node certificate was closed", source, error);
         }
         Ended::Silent => {
             shared.metrics.refused("handshake");
-            shared.complaints.note("a connection that did not say who it is was closed", source, &ended);
+            shared.complaints.note("a connection that sent no hello in time was closed", source, &ended);
         }
         Ended::Refused(reason) => {
             shared.metrics.refused("unserved");

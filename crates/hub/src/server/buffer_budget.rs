@@ -1,5 +1,5 @@
-//! The bytes that are on their way to all clients together. When they are as many as there may be, the client that has read
-//! nothing for longest is disconnected, and the others wait until there is room.
+//! Budget of bytes in flight to all clients together. When it is exhausted, the client that has read nothing for the
+//! longest time is disconnected, and the others wait until bytes are released.
 
 use super::metrics::Metrics;
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// A client that reads at all has taken some bytes within this; only those that have not are disconnected.
+/// Only clients that have read nothing for this long are disconnected.
 const STALL_AGE: Duration = Duration::from_secs(10);
-/// How often a client that waits for room looks for one that does not read.
+/// Interval at which a client that waits for budget looks for a stalled client to evict.
 const ROOM_INTERVAL: Duration = Duration::from_millis(500);
-/// The least that is gathered for a client at once.
+/// Minimum number of bytes gathered for a client at once.
 const LEAST_SHARE: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct BufferBudget {
 #[derive(Debug, Default)]
 struct State {
     used: usize,
-    /// Of `used`, what clients hold that have been asked to go.
+    /// Part of `used` held by clients that are being evicted.
     leaving: usize,
     next: u64,
     holders: BTreeMap<u64, Holder>,
@@ -34,14 +34,14 @@ struct State {
 #[derive(Debug)]
 struct Holder {
     bytes: usize,
-    /// When the client last took some of it.
+    /// Time of the client's last read.
     progress: Instant,
-    /// Notified when the client has to go.
+    /// Notified when the client is evicted.
     evicted: Arc<Notify>,
     leaves: bool,
 }
 
-/// A client's part of the budget during one write; returned when it is dropped.
+/// A client's part of the budget during one write; released on drop.
 #[derive(Debug)]
 pub struct BufferShare<'a> {
     budget: &'a BufferBudget,
@@ -55,12 +55,13 @@ impl BufferBudget {
         BufferBudget { limit, state: Mutex::default(), freed: Notify::new() }
     }
 
-    /// How much is gathered at once for each of so many clients: at most `most`, and less where all together would be too much.
+    /// Returns how many bytes to gather at once per client: at most `most`, less if `clients` times that would exceed
+    /// the budget.
     pub fn share_of(&self, clients: usize, most: usize) -> usize {
         (self.limit / clients.max(1)).clamp(LEAST_SHARE.min(most), most)
     }
 
-    /// A share of so many bytes, if there is room. A single client may have more than there is, or it would wait for ever.
+    /// Reserves bytes if the budget allows. A single client may exceed the budget, otherwise it would wait forever.
     pub fn reserve<'a>(&'a self, bytes: usize, metrics: &'a Metrics) -> Option<BufferShare<'a>> {
         let mut state = self.state();
         if !self.has_room(&state, bytes) {
@@ -79,8 +80,8 @@ impl BufferBudget {
         state.used == 0 || state.used.saturating_add(bytes) <= self.limit
     }
 
-    /// Waits until there is room for so many bytes, which another may take first. Asks clients that do not read to go, as far as
-    /// nothing else makes room.
+    /// Waits until the budget has room for `bytes`, which another client may then take first. Evicts stalled clients
+    /// if that is the only way to get room.
     pub async fn make_room(&self, bytes: usize) {
         loop {
             let freed = self.freed.notified();
@@ -112,14 +113,14 @@ impl BufferBudget {
 }
 
 impl BufferShare<'_> {
-    /// The client took some of what is on its way to it.
+    /// Records that the client has read some of its data.
     pub fn note_progress(&self) {
         if let Some(holder) = self.budget.state().holders.get_mut(&self.id) {
             holder.progress = Instant::now();
         }
     }
 
-    /// Returns when the client has to go because others need the room.
+    /// Waits until the client is evicted.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }

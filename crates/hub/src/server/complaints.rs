@@ -1,4 +1,5 @@
-//! What is wrong with clients, in the log: the first of a kind at once, then one line a minute with how many there were.
+//! Rate-limited log warnings about clients: the first of a kind is logged immediately, then one line per minute with
+//! the number of suppressed ones.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ struct Kind {
 }
 
 impl Complaints {
-    /// `kind` is one of few.
+    /// Logs a problem with a client. `kind` must be one of a small, fixed set of messages.
     pub fn note(&self, kind: &'static str, source: IpAddr, reason: &dyn std::fmt::Display) {
         match self.count(kind, Instant::now()) {
             Some(0) => tracing::warn!(%source, %reason, "{kind}"),
@@ -28,7 +29,7 @@ impl Complaints {
         }
     }
 
-    /// How many were not said before this one, if this one is to be said.
+    /// Counts an occurrence. Returns how many were suppressed before it if it is to be logged.
     fn count(&self, kind: &'static str, now: Instant) -> Option<u64> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match kinds.get_mut(kind) {

@@ -1,11 +1,11 @@
-//! Clients are asked to leave: all of them before the hub ends, or some when other hubs have room.
+//! Asks clients to leave: all of them before the hub ends, or some of them when other hubs have room.
 
 use super::Shared;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Of the time there is, what is used: the last client needs some to be told.
+/// Share of the available time used for draining, so that the last client still receives its message.
 const SHARE: f64 = 0.95;
 
 pub async fn drain(shared: &Shared, within: Duration, longest_pause: Duration) {

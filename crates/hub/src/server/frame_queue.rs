@@ -1,4 +1,4 @@
-//! Frames that are written without being copied: they are shared with the ledger and with other clients.
+//! A queue of frames that are written without copying: they are shared with the ledger and with other clients.
 
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ impl Buf for FrameQueue {
                 return;
             }
             count -= front.len();
-            // What is written is not held any longer.
+            // Release frames as soon as they are written.
             self.frames.pop_front();
         }
     }

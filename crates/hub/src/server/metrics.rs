@@ -1,4 +1,4 @@
-//! Numbers about the hub, under Typha's names where they mean the same.
+//! Metrics of the hub, with Typha's names where the meaning is the same.
 
 use crate::ledger::{Bucket, Ledger};
 use crate::session::Session;
@@ -21,7 +21,7 @@ pub struct Metrics {
     registry: Registry,
     pub accepted: Counter,
     pub dropped: Counter,
-    /// Of the dropped, those that made room in the budget of buffers.
+    /// Dropped clients that were evicted to make room in the buffer budget.
     pub evicted: Counter,
     buffered: Gauge,
     pub active: Gauge,
@@ -31,16 +31,16 @@ pub struct Metrics {
     snapshot_time: Summary,
     write_time: Summary,
     ping_time: Summary,
-    /// Until a client has what there is for it, and until that is found.
+    /// Latency of a change until a client has it, and of gathering its frames.
     client_time: Summary,
     gather_time: Summary,
-    /// Entries of each frame of changes, and of each message to a client.
+    /// Entries per frame of changes, and per message to a client.
     frame_size: Summary,
     message_size: Summary,
     fell_behind: Family<Labels, Counter>,
     waited: Counter,
     did_not_wait: Counter,
-    /// Of each bucket as it was last encoded: bytes before compression and after.
+    /// Size of each bucket when it was last encoded: bytes before and after compression.
     sizes: Mutex<BTreeMap<usize, (u64, u64)>>,
     raw_bytes: Gauge,
     compressed_bytes: Gauge,
@@ -56,7 +56,7 @@ pub struct Metrics {
     log_bytes: Gauge,
 }
 
-/// Counts a client as one that follows until it is dropped.
+/// Counts a client as streaming until dropped.
 #[derive(Debug)]
 pub struct Streaming(Gauge);
 
@@ -180,7 +180,7 @@ impl Metrics {
             "Entries that are too large to be passed on",
             m.oversized.clone(),
         );
-        // A family without members would not be on the page at all.
+        // A family without members would be missing from the page.
         drop(m.streaming.get_or_create(&[("syncer", "felix")]));
         drop(m.fell_behind.get_or_create(&[("syncer", "felix")]));
         metrics
@@ -230,17 +230,17 @@ impl Metrics {
         self.ping_time.observe(took.as_secs_f64());
     }
 
-    /// A client that follows has what there was for it.
+    /// Records that a following client has received all changes.
     pub fn caught_up(&self, took: Duration) {
         self.client_time.observe(took.as_secs_f64());
     }
 
-    /// What there is for a client was found.
+    /// Records that the frames for a client have been gathered.
     pub fn gathered(&self, took: Duration) {
         self.gather_time.observe(took.as_secs_f64());
     }
 
-    /// A bucket goes to a client in so many frames.
+    /// Records that a bucket is sent to a client in these frames.
     pub fn bucket(&self, bucket: &Bucket, frames: &[Bytes], encoded: bool) {
         self.message_size.observe(bucket.len() as f64 / frames.len().max(1) as f64);
         if !encoded {
@@ -256,12 +256,12 @@ impl Metrics {
         set(&self.compressed_bytes, sizes.values().map(|(_, compressed)| compressed).sum());
     }
 
-    /// A client that follows got changes, after it had waited for them or at once.
+    /// Records that a following client received changes, and whether it had to wait for them.
     pub fn followed(&self, waited: bool) {
         if waited { &self.waited } else { &self.did_not_wait }.inc();
     }
 
-    /// The log of changes has forgotten where a client was.
+    /// Records that the log no longer holds the position of a client.
     pub fn fell_behind(&self) {
         self.fell_behind.get_or_create(&[("syncer", "felix")]).inc();
     }
@@ -271,18 +271,18 @@ impl Metrics {
         self.write_time.observe(took.as_secs_f64());
     }
 
-    /// Clients that began with the position they had, and those that did not.
+    /// Returns the number of clients that resumed at their position and of those that did not.
     pub fn openings(&self) -> (u64, u64) {
         let count = |how| self.openings.get_or_create(&[("how", how)]).get();
         (count("resumed"), count("buckets"))
     }
 
-    /// Buckets that were encoded.
+    /// Returns the number of encoded buckets.
     pub fn encoded(&self) -> u64 {
         self.encoded.get()
     }
 
-    /// The text a scraper gets.
+    /// Renders the metrics page.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -322,7 +322,7 @@ impl Default for Metrics {
     }
 }
 
-/// The names that are known have no `_total` at their end.
+/// Removes the suffix `_total`, which Typha's counters do not have.
 fn plain(line: &str) -> String {
     let end = line.find(['{', ' ']).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);

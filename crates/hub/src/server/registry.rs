@@ -1,4 +1,4 @@
-//! The clients that are served, so that one of them can be asked to leave.
+//! The registry of served clients, from which clients are picked to be asked to leave.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ struct State {
     clients: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// A client's place; given up when it is dropped.
+/// Registration of a client; removed on drop.
 #[derive(Debug)]
 pub struct Place<'a> {
     registry: &'a Registry,
@@ -38,7 +38,8 @@ impl Registry {
         self.state().clients.len()
     }
 
-    /// Asks one of them to leave; false if there is none. It is not asked again.
+    /// Asks a random client to leave, and removes it so that it is not asked again. Returns false if there are no
+    /// clients.
     pub fn ask_one(&self) -> bool {
         let mut state = self.state();
         if state.clients.is_empty() {
@@ -54,7 +55,7 @@ impl Registry {
 }
 
 impl Place<'_> {
-    /// Returns when it is asked to leave.
+    /// Waits until this client is asked to leave.
     pub async fn asked(&self) {
         self.asked.notified().await;
     }

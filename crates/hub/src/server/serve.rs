@@ -1,4 +1,4 @@
-//! One client, from its first byte to its last. It costs a small task and no queue; when it is slow, only it waits.
+//! Serves one client connection. A client costs one small task and no queue, and a slow client delays no other.
 
 use super::Shared;
 use super::buffer_budget::BufferShare;
@@ -16,15 +16,15 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Room for what a client usually says.
+/// Initial capacity of the receive buffer: enough for usual client messages.
 const ROOM: usize = 256;
-/// Between looks at whether this hub has caught up with a client.
+/// Interval at which the hub checks whether it has caught up with a client.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Why a connection has ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    #[error("it has gone")]
+    #[error("the client closed the connection")]
     Closed,
     #[error("it was asked to leave")]
     Asked,
@@ -32,19 +32,19 @@ pub enum Ended {
     Foreign(#[from] ProtocolError),
     #[error("{0}")]
     Untrusted(std::io::Error),
-    #[error("it said nothing in time")]
+    #[error("it sent no hello in time")]
     Silent,
     #[error("{0}")]
     Refused(String),
-    #[error("it did not take what was sent in time")]
+    #[error("it did not read its data in time")]
     Slow,
-    #[error("it did not answer in time")]
+    #[error("it did not respond in time")]
     Dead,
     #[error("its address has as many clients as one may have (MaxConnectionsPerSource)")]
     Crowded,
-    #[error("it does not read, and what is on its way to all clients is as much as may be (MaxBufferBytes)")]
+    #[error("it does not read, and the buffers of all clients are full (MaxBufferBytes)")]
     Evicted,
-    #[error("there was no room in time for what it is to be sent (MaxBufferBytes)")]
+    #[error("no buffer space became free in time for its data (MaxBufferBytes)")]
     NoRoom,
 }
 
@@ -78,7 +78,7 @@ struct Client<'a, S> {
     wake: watch::Receiver<u64>,
 }
 
-/// Serving a client never ends well.
+/// Uninhabited: serving a client only ends with an error.
 enum Never {}
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
@@ -89,20 +89,21 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
         let place = self.shared.clients.enter();
         let (mut heard, began) = (Instant::now(), Instant::now());
         let mut ping = heard + self.ping_pause();
-        // Set anew only when it must go off earlier or has gone off: a client that gets changes would start and stop it all the time.
+        // Reset only when it must fire earlier or has fired: for a client that receives changes it would otherwise be
+        // restarted all the time.
         let mut alarm = pin!(tokio::time::sleep_until(ping));
-        // The time of the ping that was not answered yet.
+        // Time of the first ping that the client has not answered.
         let mut asked: Option<Instant> = None;
         let mut awaited = None;
         let mut streaming = None;
-        // When it was known that there is something for the client.
+        // Time at which new changes for the client became known.
         let mut woken: Option<Instant> = None;
         loop {
             self.wake.mark_unchanged();
             let looked = Instant::now();
             let followed = session.is_following();
             let (frames, share, next) = self.gather_within_budget(&mut session, &mut ping).await?;
-            // While it waited for room, nobody listened to it.
+            // Nothing was read from the client while it waited for budget, so that time does not count as silence.
             heard += looked.elapsed();
             if !frames.is_empty() {
                 self.shared.metrics.gathered(looked.elapsed());
@@ -120,7 +121,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
                 self.shared.metrics.snapshot_sent(began.elapsed());
                 streaming = Some(self.shared.metrics.streaming());
             }
-            // While digests are awaited, the client may take as long as for its first word.
+            // While digests are awaited, the client has as much time as for its hello.
             awaited = match next {
                 Next::AwaitDigests => awaited.or(Some(Instant::now() + self.shared.options.handshake)),
                 _ => None,
@@ -163,7 +164,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
                 }
                 () = place.asked() => {
                     self.write(vec![from_hub::What::Leave(()).frame()]).await?;
-                    // It has been told; whether it hears of the end too makes no difference.
+                    // The message has been sent; a failed shutdown of the stream makes no difference.
                     let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
                     return Err(Ended::Asked);
                 }
@@ -171,12 +172,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
         }
     }
 
-    /// Not all at the same moment.
+    /// Returns the ping interval with jitter, so that clients are not pinged all at once.
     fn ping_pause(&self) -> Duration {
         self.shared.options.ping.mul_f64(rand::random_range(0.9..=1.1))
     }
 
-    /// Waits for the first word of the client, for which it counts as a stranger.
+    /// Waits for the client's hello. Until then, the connection counts against the handshake limits.
     async fn greet(&mut self, stranger: SourceSlot) -> Result<Hello, Ended> {
         let deadline = Instant::now() + self.shared.options.handshake;
         let frame =
@@ -188,7 +189,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
         Ok(hello)
     }
 
-    /// Counts the client among those of its source. One too many is sent away with the reason, so that it goes to another hub.
+    /// Counts the client against the limit of its source address. Beyond the limit, it is rejected with the reason,
+    /// so that it connects to another hub.
     async fn enter(&mut self, source: IpAddr) -> Result<SourceSlot, Ended> {
         if let Some(slot) = self.shared.sources.enter(source) {
             return Ok(slot);
@@ -207,7 +209,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
         let patience = Instant::now() + self.shared.options.catch_up;
         loop {
             let opening = match self.shared.draining.load(Ordering::Relaxed) {
-                true => Opening::Refused("this hub is about to end".to_owned()),
+                true => Opening::Refused("this hub is shutting down".to_owned()),
                 false => Session::open(&hello, &self.shared.ledger(), Instant::now() >= patience),
             };
             match opening {
@@ -226,8 +228,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
         }
     }
 
-    /// What there is to send now, and the client's share of the budget for it. While there is no room, nothing is held for the
-    /// client: the session stays where it was.
+    /// Returns the next frames to send and the client's share of the budget for them. While the budget has no room,
+    /// no frames are held for the client: the session is reset to its previous position.
     async fn gather_within_budget(
         &mut self,
         session: &mut Session,
@@ -252,14 +254,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
                 if now >= deadline {
                     return Err(Ended::NoRoom);
                 }
-                // It would take silence for the end of the hub.
+                // Without pings, the client would conclude that the hub is dead.
                 *ping = now + self.ping_pause();
                 self.write(vec![from_hub::What::Ping(()).frame()]).await?;
             }
         }
     }
 
-    /// What there is to send now, up to about the client's part of the budget, and what comes after it.
+    /// Returns the frames to send now, up to about the client's share of the budget, and the step that follows.
     fn gather(&self, session: &mut Session) -> (Vec<Bytes>, Next) {
         let limit = self.shared.budget.share_of(self.shared.clients.len(), BUDGET);
         let (mut frames, mut bytes) = (Vec::new(), 0);
@@ -269,7 +271,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
             match next {
                 Next::Wait | Next::AwaitDigests => return (frames, next),
                 Next::Send(more) => frames.extend(more),
-                // Encoded here, when the ledger is free for others.
+                // Encoded here, after the lock of the ledger has been released.
                 Next::SendBucket(bucket) => {
                     let (more, encoded) = bucket.frames();
                     self.shared.metrics.bucket(&bucket, &more, encoded);
@@ -295,7 +297,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Client<'a, S> {
         self.write_noting(frames, || {}).await
     }
 
-    /// `note_progress` is called whenever the client took something.
+    /// Writes the frames and calls `note_progress` whenever the client has read something.
     async fn write_noting(&mut self, frames: Vec<Bytes>, note_progress: impl Fn()) -> Result<(), Ended> {
         let mut queue = FrameQueue::new(frames);
         let bytes = queue.remaining();

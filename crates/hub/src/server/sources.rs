@@ -1,4 +1,4 @@
-//! Connections counted by the address they come from, up to a number in all and of one source.
+//! Counts connections by source address, with a limit in total and per source.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ struct State {
     by_source: HashMap<IpAddr, usize>,
 }
 
-/// One connection in the count until it is dropped.
+/// One counted connection; released on drop.
 #[derive(Debug)]
 pub struct SourceSlot {
     counts: Arc<SourceCounts>,
@@ -29,7 +29,7 @@ impl SourceCounts {
         Arc::new(SourceCounts { most, most_of_one, state: Mutex::default() })
     }
 
-    /// Counts a connection, unless that is more than the source may have or than there may be.
+    /// Counts a connection, unless it would exceed the limit of its source or the total limit.
     pub fn enter(self: &Arc<SourceCounts>, source: IpAddr) -> Option<SourceSlot> {
         let mut state = self.state();
         let of_source = state.by_source.get(&source).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A client, its connection with everything that is under way on it, and a node that checks what it is told.
+//! A simulated client, its connection with all frames in flight, and a node that checks the events it receives.
 
 use super::hub::Hub;
 use super::store::{Store, class_names};
@@ -14,7 +14,7 @@ use tortie_model::{FeedEvent, Key};
 pub struct Client {
     replica: Replica,
     connection: Option<Connection>,
-    /// What the node has been told.
+    /// Entries that the node has received.
     pub content: BTreeMap<Key, u64>,
     pub in_sync: bool,
     lost: bool,
@@ -25,14 +25,14 @@ pub struct Client {
 struct Connection {
     hub: usize,
     epoch: u64,
-    /// Waits until the hub has heard as much as the client.
+    /// Hello of a client that waits until the hub has caught up with it.
     waiting: Option<Hello>,
     session: Option<Session>,
     to_client: VecDeque<Bytes>,
     to_hub: VecDeque<Bytes>,
 }
 
-/// Frames without their length.
+/// Strips the length prefix of a frame.
 fn body(frame: &Bytes) -> Bytes {
     frame.slice(4..)
 }
@@ -64,7 +64,7 @@ impl Client {
         self.connection = None;
     }
 
-    /// Whether anything was done.
+    /// Processes one message in either direction. Returns whether there was one.
     pub fn run(&mut self, hubs: &[Hub], store: &Store) -> Result<bool, TestCaseError> {
         self.connection.take_if(|connection| hubs[connection.hub].ledger.epoch() != connection.epoch);
         let Some(connection) = &mut self.connection else { return Ok(false) };
@@ -118,7 +118,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Until there is nothing more to hear.
+    /// Runs until no messages are left.
     pub fn settle(&mut self, hubs: &[Hub], store: &Store) -> Result<(), TestCaseError> {
         while self.run(hubs, store)? {}
         if self.connection.is_none() {

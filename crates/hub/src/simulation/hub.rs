@@ -1,4 +1,4 @@
-//! A hub whose watches lag behind the store, each by its own.
+//! A simulated hub whose watches each lag behind the store independently.
 
 use super::store::{CLASSES, Store, range};
 use crate::ledger::{Ledger, Limits};
@@ -9,13 +9,13 @@ use tortie_sync::Heard;
 pub struct Hub {
     pub ledger: Ledger,
     watches: [Watch; CLASSES],
-    /// Watches whose first list has not been heard yet.
+    /// Number of watches whose first list has not been applied.
     missing: usize,
 }
 
 #[derive(Default)]
 struct Watch {
-    /// In the store's history.
+    /// Position in the store's history.
     position: usize,
     known: BTreeMap<Key, u64>,
     queue: VecDeque<Queued>,
@@ -42,7 +42,7 @@ impl Hub {
         hub
     }
 
-    /// As the watch of a store does it: deletions first, then what differs.
+    /// Lists a class as the watch of a store does: deletions first, then changed entries.
     pub fn list(&mut self, class: usize, store: &Store) {
         let watch = &mut self.watches[class];
         let now: BTreeMap<Key, &(u64, Heard)> =

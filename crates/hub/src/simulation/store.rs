@@ -1,4 +1,4 @@
-//! A store: what it holds, and its whole history.
+//! A simulated store: its current content and its complete history.
 
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -70,19 +70,19 @@ impl Store {
         }
     }
 
-    /// Whether an entry was deleted after it had been written at a revision.
+    /// Returns whether the entry was deleted after the given write revision.
     pub fn was_deleted_after(&self, key: &Key, written: u64) -> bool {
         self.history.iter().any(|(revision, of, event)| {
             of == key && *revision > written && matches!(event, Heard::Event(FeedEvent::Delete { .. }))
         })
     }
 
-    /// What each entry is now.
+    /// Returns the current revision of each entry.
     pub fn versions(&self) -> BTreeMap<Key, u64> {
         self.content.iter().map(|(key, (revision, _))| (key.clone(), *revision)).collect()
     }
 
-    /// The entries of a class now.
+    /// Returns the current entries of a class.
     pub fn listed(&self, class: usize) -> impl Iterator<Item = (&Key, &(u64, Heard))> {
         let range = range(class);
         self.content.iter().filter(move |(key, _)| range.contains(key))

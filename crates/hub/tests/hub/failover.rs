@@ -1,4 +1,4 @@
-//! Nodes go from hub to hub and hear each change once.
+//! Failover: nodes switch between hubs and receive each change once.
 
 use crate::on_each_store;
 use crate::world::{Node, Running, Store};
@@ -24,7 +24,7 @@ async fn a_node_hears_from_a_hub_what_the_store_says(store: Store) {
     store.put("c").await;
     node.knows(&store).await;
     assert_eq!(node.news(), ["+a", "+c", "-b"]);
-    // A node that comes later gets it all, encoded once.
+    // Nodes that connect later receive everything, encoded once for all.
     let encoded = hub.hub.metrics().encoded();
     let late: Vec<Node> = (0..5).map(|_| Node::follow(&[&hub])).collect();
     for node in &late {

@@ -1,4 +1,4 @@
-//! Hubs and nodes over real sockets, with real stores.
+//! Integration tests of hubs and nodes over real sockets, with real stores.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod failover;

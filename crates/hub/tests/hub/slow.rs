@@ -1,4 +1,4 @@
-//! Clients that do not read are their own problem.
+//! Clients that do not read: they delay no other client and are disconnected.
 
 use crate::on_each_store;
 use crate::world::{Node, Running, Store};
@@ -13,7 +13,7 @@ on_each_store! {
     stalled_clients_delay_nobody_and_are_disconnected
 }
 
-/// A client that has said hello and reads nothing.
+/// Connects a client that sends its hello and reads nothing.
 async fn connect(hub: &Running) -> TcpStream {
     let mut stream = TcpStream::connect(hub.address).await.unwrap();
     let hello = Replica::new("slow", vec!["Tier".to_owned()]).hello().frame();
@@ -21,7 +21,7 @@ async fn connect(hub: &Running) -> TcpStream {
     stream
 }
 
-/// Text that does not become smaller by compression.
+/// Returns text that does not compress.
 fn noise(length: usize) -> String {
     (0..length)
         .map(|_| char::from(rand::random_range(b' '..=b'~')))
@@ -45,7 +45,7 @@ async fn stalled_clients_delay_nobody_and_are_disconnected(store: Store) {
         }
     });
     eventually_async("all are served", async || hub.hub.clients() == 14).await;
-    // More than the sockets take.
+    // More data than the socket buffers hold.
     for round in 0..200 {
         store.put_with(&format!("t{}", round % 20), &noise(100_000)).await;
     }

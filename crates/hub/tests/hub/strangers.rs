@@ -1,4 +1,4 @@
-//! Whoever is no node costs little and leaves nothing.
+//! Connections that are not from nodes: other protocols, silent and excess connections cost little and leak nothing.
 
 use crate::world::{Node, Running, Store};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tortie_hub::replica::Replica;
 use tortie_hub::server::Options;
 use tortie_testkit::eventually_async;
 
-/// What a node of Calico says first to a Typha, made with Go's gob encoder from types of the same shape: an Envelope with a
-/// MsgClientHello that names v3.31.
+/// First message of a Calico node to Typha, made with Go's gob encoder from types of the same shape: an Envelope with
+/// a MsgClientHello that names v3.31.
 const TYPHA_HELLO: &str = include_str!("typha_hello.hex");
 
 fn typha_hello() -> Vec<u8> {
@@ -22,7 +22,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Whether the other end closes it.
+/// Waits for the peer to close the connection and returns whether it did.
 async fn is_closed(mut stream: TcpStream) -> bool {
     let mut rest = Vec::new();
     tokio::time::timeout(tortie_testkit::PATIENCE, stream.read_to_end(&mut rest)).await.is_ok()
@@ -125,7 +125,7 @@ async fn a_full_hub_closes_and_takes_again() {
     assert_eq!(hub.hub.clients(), 2);
 }
 
-/// A client at an address of the loopback that has said hello and reads nothing.
+/// Connects a client from a loopback address; it sends its hello and reads nothing.
 async fn client_at(hub: &Running, source: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{source}:0").parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Who may speak with whom, by certificate.
+//! Mutual TLS: which peers accept each other, by certificate.
 
 use crate::world::{Node, Running, Store};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType};
@@ -35,12 +35,12 @@ impl Authority {
         std::fs::write(self.dir.path().join(format!("{name}.cert")), certificate.pem()).unwrap();
     }
 
-    /// Of `name`, who wants to speak with one of these.
+    /// Returns the identity of `name` that expects a peer with this common name or URI.
     fn identity(&self, name: &str, common_name: &str, uri: &str) -> Identity {
         self.trusting(self.dir.path(), name, common_name, uri)
     }
 
-    /// The same, who trusts the authority in that directory.
+    /// Same as `identity`, with the CA of the given directory.
     fn trusting(&self, ca: &Path, name: &str, common_name: &str, uri: &str) -> Identity {
         let path = |dir: &Path, file: &str| dir.join(file).display().to_string();
         let (key, certificate) =
@@ -110,9 +110,9 @@ async fn renewed_certificates_are_used_without_a_restart() {
     let steady = node(&hub, Some(authority.identity("node", "hub", "")));
     steady.knows(&store).await;
     authority.sign("hub", "spiffe://new");
-    // It was refused, tries again and again, and finds the new certificate.
+    // The node was rejected, keeps retrying and finds the new certificate.
     early.knows(&store).await;
-    // Who was there before notices nothing.
+    // Existing connections are not affected.
     store.put("b").await;
     steady.knows(&store).await;
     assert_eq!(steady.news(), ["+a", "+b", "in sync"]);

@@ -1,4 +1,4 @@
-//! A store, hubs on it, and nodes that write down what they are told.
+//! Test environment: a store, hubs on it, and nodes that record the events they receive.
 
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub fn ranges() -> Vec<KeyRange> {
     RANGES.map(KeyRange::all).to_vec()
 }
 
-/// A real one, of either kind.
+/// A real store, either etcd or the embedded one.
 pub struct Store {
     pub client: Client,
     etcd: Option<Etcd>,
@@ -58,7 +58,7 @@ impl Store {
         Store { client, etcd: None, embedded: Some(Embedded { _dir: dir, _stop: stop, _serving: serving }) }
     }
 
-    /// Which one it is.
+    /// Returns a label for assertion messages.
     pub fn name(&self) -> &'static str {
         match (&self.etcd, &self.embedded) {
             (Some(_), _) => "etcd",
@@ -70,7 +70,7 @@ impl Store {
         self.put_with(name, "").await;
     }
 
-    /// With something that takes room.
+    /// Writes a tier with an annotation of this text, to give the entry a size.
     pub async fn put_with(&self, name: &str, text: &str) {
         let metadata = json!({"name": name, "annotations": {"text": text}});
         let object = json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": metadata, "spec": {}});
@@ -82,7 +82,7 @@ impl Store {
         self.client.delete(&tier(name), None).await.unwrap();
     }
 
-    /// Key and revision of everything that nodes should know.
+    /// Returns key and revision of all entries that nodes should have.
     pub async fn content(&self) -> BTreeMap<Key, String> {
         let mut content = BTreeMap::new();
         for range in ranges() {
@@ -98,7 +98,7 @@ pub fn tier(name: &str) -> Key {
     Key::resource(Kind::Tier, "", name)
 }
 
-/// A hub; dropping it is the end of its process, as far as anybody can see.
+/// A running hub; dropping it has the effect of the end of its process.
 pub struct Running {
     pub hub: Hub,
     pub address: SocketAddr,
@@ -107,7 +107,7 @@ pub struct Running {
 
 impl Running {
     pub async fn start(store: &Store) -> Running {
-        // Its own, so that it finds it free when it comes back.
+        // An own port, so that it is still free when the hub restarts.
         let address = format!("127.0.0.1:{}", free_port().unwrap());
         Running::at(store, &address, Options::default()).await
     }
@@ -118,7 +118,7 @@ impl Running {
 
     pub async fn with(store: &Store, address: &str, options: Options, tls: Option<ServerTls>) -> Running {
         let hub = Hub::new(&ranges(), options);
-        // After a restart on the same port, the old connections may still be ending.
+        // After a restart on the same port, old connections may still occupy it.
         let listener = loop {
             match TcpListener::bind(address).await {
                 Ok(listener) => break listener,
@@ -136,12 +136,12 @@ impl Running {
     }
 }
 
-/// What a node has received.
+/// Events and entries that a node has received.
 #[derive(Debug, Default)]
 pub struct Received {
     pub content: BTreeMap<Key, String>,
     in_sync: bool,
-    /// In words: `+name`, `-name`, `in sync`, `lost`, `back`.
+    /// Event labels: `+name`, `-name`, `in sync`, `lost`, `back`.
     pub words: Vec<String>,
 }
 
@@ -182,7 +182,7 @@ impl Node {
         self.received.lock().unwrap()
     }
 
-    /// Waits until it knows what the store has.
+    /// Waits until the node has the content of the store.
     pub async fn knows(&self, store: &Store) {
         let content = store.content().await;
         eventually_async("the node knows what the store has", async || {
@@ -192,7 +192,7 @@ impl Node {
         .await;
     }
 
-    /// What it was told since the last time it was asked, sorted.
+    /// Returns the events received since the last call, sorted.
     pub fn news(&self) -> Vec<String> {
         let mut words = std::mem::take(&mut self.received().words);
         words.sort();
@@ -228,7 +228,7 @@ impl Received {
     }
 }
 
-/// Writes a test once and runs it on every store.
+/// Defines tests that run once on every kind of store.
 #[macro_export]
 macro_rules! on_each_store {
     ($($name:ident)*) => {$(

@@ -1,4 +1,4 @@
-//! Hubs and nodes are not updated at the same moment: those of today work with those that spoke version 1 first.
+//! Compatibility: hubs and nodes are not updated at the same time, so current ones must work with those of version 1.
 
 mod wire;
 
@@ -15,13 +15,13 @@ use wire::{
     Position, Record, Said, Status, Welcome, receive, send, sums,
 };
 
-/// A client of the first release. It believes what it is told.
+/// A client of the first release, which applies every message unchecked.
 #[derive(Default)]
 struct Client {
     known: BTreeMap<String, Record>,
     position: Option<Position>,
     marks: BTreeMap<String, u64>,
-    /// What it was told since it connected, in words.
+    /// Messages received since it connected.
     words: Vec<&'static str>,
 }
 
@@ -49,7 +49,7 @@ impl Client {
         Connection { stream, epoch: 0, begun: 0 }
     }
 
-    /// Listens until it knows these tiers and no others.
+    /// Receives messages until it has exactly these tiers.
     async fn learn(&mut self, connection: &mut Connection, names: &[&str]) {
         let keys: Vec<String> = names.iter().map(|name| key(name)).collect();
         let patience = tortie_testkit::PATIENCE;
@@ -143,7 +143,7 @@ async fn a_hub_of_today_serves_a_client_of_version_1() {
     store.delete("a").await;
     let mut connection = client.connect(two.address).await;
     client.learn(&mut connection, &["c", "d"]).await;
-    // The other hub has heard of the deletion before the comparison, or tells of it afterwards.
+    // The other hub received the deletion either before or after the comparison.
     let compared = [&["compare", "bucket"][..], &["compare", "delete"]];
     assert!(compared.contains(&&client.words[..]), "{:?}", client.words);
     let revisions: Vec<String> = client.known.into_values().map(|record| record.revision).collect();
@@ -161,7 +161,7 @@ struct Hub {
 struct Content {
     epoch: u64,
     known: BTreeMap<String, Record>,
-    /// What has happened, from the first sequence number.
+    /// All changes, from the first sequence number.
     log: Vec<Record>,
 }
 
@@ -173,7 +173,7 @@ impl Hub {
         let (changed, changes) = watch::channel(0);
         let shared = content.clone();
         let task = tokio::spawn(async move {
-            // One client after the other: whoever comes ends the one before.
+            // Serves one client at a time: a new connection ends the previous one.
             let mut serving: Option<JoinHandle<()>> = None;
             while let Ok((stream, _)) = listener.accept().await {
                 serving.iter().for_each(JoinHandle::abort);
@@ -202,7 +202,7 @@ impl Hub {
         self.changed.send_replace(content.log.len() as u64);
     }
 
-    /// Another life: positions of the one before mean nothing.
+    /// Starts a new epoch: positions of the previous one become invalid.
     fn begin_another_life(&self) {
         self.content.lock().unwrap().epoch += 1;
     }
@@ -220,7 +220,7 @@ async fn serve(
     mut changes: watch::Receiver<u64>,
 ) -> std::io::Result<()> {
     let from_hub = |what: Heard| FromHub { what: Some(what) };
-    // A connection that says nothing is the test's own.
+    // A connection without a hello is opened by the test itself.
     let Some(FromClient { what: Some(Said::Hello(hello)) }) = receive(&mut stream).await else {
         return Ok(());
     };
@@ -304,7 +304,7 @@ async fn a_hub_of_version_1_serves_a_node_of_today() {
     hub.change("b", DELETE);
     hears(&node, &["+c", "-b"]).await;
 
-    // Whoever connects ends the connection of the node, which comes back with its position.
+    // The new connection ends the node's, which reconnects with its position.
     drop(TcpStream::connect(hub.address).await.unwrap());
     hub.change("d", PUT);
     hears(&node, &["+d"]).await;

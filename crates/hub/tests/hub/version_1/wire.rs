@@ -1,5 +1,5 @@
-//! Version 1 of the protocol as it was first released: messages, frames, buckets and sums. A copy, so that nothing that is
-//! changed in the crate changes it; it is never changed itself.
+//! Version 1 of the protocol as first released: messages, frames, buckets and sums. A copy, independent of changes in
+//! the crate; it must never be changed.
 
 use prost::{Message, Oneof};
 use sha2::{Digest as _, Sha256};
@@ -154,7 +154,7 @@ pub enum Heard {
 pub struct Payload {
     #[prost(bytes = "vec", tag = "1")]
     content: Vec<u8>,
-    /// Before it was compressed with zstd; 0 if it was not.
+    /// Length before zstd compression; 0 if it is not compressed.
     #[prost(uint32, tag = "2")]
     raw_length: u32,
 }
@@ -213,7 +213,7 @@ impl Record {
     }
 }
 
-/// The sums of the buckets in which these are.
+/// Returns the bucket sums of these records.
 pub fn sums<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<u64> {
     let mut sums = vec![0_u64; BUCKETS];
     for record in records {
@@ -228,7 +228,7 @@ pub async fn send(stream: &mut TcpStream, message: &impl Message) -> std::io::Re
     stream.write_all(&[&(message.len() as u32).to_be_bytes()[..], &message].concat()).await
 }
 
-/// None when the other end has closed.
+/// Receives a message; `None` if the peer closed the connection.
 pub async fn receive<M: Message + Default>(stream: &mut TcpStream) -> Option<M> {
     let mut bytes = vec![0; stream.read_u32().await.ok()? as usize];
     stream.read_exact(&mut bytes).await.ok()?;
