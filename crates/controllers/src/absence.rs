@@ -1,9 +1,9 @@
-//! Proof of absence: the one gate for everything that the controllers delete or release because an object is missing.
+//! Proof of absence: the single check before anything is deleted or released because an object is missing.
 //!
-//! A list without an object may be cut short, stale or of another cluster, so it is no proof. Before each such action the
-//! object is read on its own, and the action is admitted only if the API server reports that it does not exist. When a large
-//! share of the objects of a class is missing at once, a batch is admitted as a whole or not at all, and what is withheld is
-//! reported. The guard decides; the caller reads the objects and carries out the actions.
+//! A list without an object may be truncated, stale or from another cluster, so it is no proof. Before each such
+//! action the object is read individually, and the action is admitted only if the API server reports that it does not
+//! exist. When a large share of the objects of a class is missing at once, a batch is admitted as a whole or not at
+//! all, and withheld actions are reported. The guard decides; the caller reads the objects and executes the actions.
 
 use crate::balancer::ServiceName;
 use crate::node::garbage::Time;
@@ -14,30 +14,31 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tortie_model::{Key, Kind};
 
-/// How long a node must be missing before anything of it is released; a shorter grace period of leaks shortens it.
+/// How long a node must be missing before its addresses and blocks are released. A shorter leak grace period shortens
+/// it.
 const NODE_GRACE: Duration = Duration::from_secs(60);
-/// Objects that are read in one round: the loop that reads them has other work to do.
+/// Maximum number of objects read in one round: the loop that reads them has other work to do.
 const MAX_PROOFS_PER_ROUND: usize = 500;
-/// Objects that cannot be read before a round ends: a server that is away would hold it up once for every claim.
+/// Number of failed reads after which a round ends: an unreachable server would otherwise delay it once per claim.
 const MAX_FAILURES_PER_ROUND: usize = 3;
-/// Missing objects that are no reason for suspicion, whatever share they are.
+/// Number of missing objects that is never suspicious, whatever share of the total they are.
 const MAX_UNSUSPICIOUS: usize = 5;
-/// Until an object that a list does not have but the server has is looked at again.
+/// Delay until an object that is missing from a list but exists on the server is checked again.
 const RECHECK_DELAY: Duration = Duration::from_secs(10);
-/// Until the next round, where one was not enough.
+/// Delay until the next round if one was not enough.
 const ROUND_DELAY: Duration = Duration::from_secs(1);
 
-/// Where an object is to be looked for.
+/// The API or datastore that an object is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Kubernetes,
     Datastore,
 }
 
-/// What has to be absent.
+/// An object or relation that must be absent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A pod that holds any of the addresses that were assigned to it, on a node as Kubernetes names it.
+    /// A pod that holds any of the addresses assigned to it. The node is named as in Kubernetes.
     PodHold {
         pod: PodName,
         node: Option<String>,
@@ -48,7 +49,7 @@ pub enum Subject {
         service: ServiceName,
         handle: String,
     },
-    /// A pool with this address, whatever its name.
+    /// Any pool that contains this address.
     PoolOfAddress {
         address: IpAddr,
     },
@@ -58,7 +59,7 @@ pub enum Subject {
     },
 }
 
-/// Which objects are counted together.
+/// Class of objects that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SubjectClass {
     Pods,
@@ -70,36 +71,37 @@ pub enum SubjectClass {
     Others,
 }
 
-/// An action and what has to be absent for it; nothing for one that follows from what is there.
+/// An action and the subjects that must be absent for it. The set is empty if the action relies on existing objects
+/// only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim<A> {
     pub action: A,
     pub absent: BTreeSet<Subject>,
 }
 
-/// How many objects of each class the datastore refers to, missing or not.
+/// Number of objects of each class that the datastore refers to, missing or not.
 pub type References = BTreeMap<SubjectClass, usize>;
 
-/// What came of the claims of one round.
+/// Result of one round of claims.
 #[derive(Debug)]
 pub struct Admission<A> {
     pub actions: Vec<A>,
-    /// When the claims that were not admitted should be made again.
+    /// When to submit the claims that were not admitted again.
     pub retry: Option<Time>,
 }
 
-/// Numbers for metrics.
+/// Counters for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AbsenceCounters {
     /// Objects that were read to prove that they do not exist.
     pub proofs: u64,
-    /// Objects that a list did not have, and that exist.
+    /// Objects that were missing from a list but exist.
     pub contradictions: u64,
     /// Objects that could not be read.
     pub failures: u64,
 }
 
-/// A class of which so much is missing that nothing is done about it until all of it is confirmed.
+/// A class of which such a large share is missing that no action is admitted until all absences are confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Suspension {
     missing: usize,
@@ -109,7 +111,7 @@ struct Suspension {
     until: Time,
 }
 
-/// Why an action cannot be admitted.
+/// Reason why an action cannot be admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Obstacle {
     Exists { subject: Subject },
@@ -119,20 +121,20 @@ enum Obstacle {
 #[derive(Debug)]
 pub struct AbsenceGuard {
     node_grace: Duration,
-    /// From when on the lists of Kubernetes are complete.
+    /// Time since which the lists of Kubernetes are complete.
     synced: Option<Time>,
-    /// Nodes that were removed not longer ago than their grace period.
+    /// Nodes that were removed within their grace period.
     removed_nodes: BTreeMap<String, Time>,
-    /// Objects that exist though a list did not have them, and until when they are not read again.
+    /// Objects that exist although they were missing from a list, and until when they are not read again.
     contradicted: BTreeMap<Subject, Time>,
-    /// Objects that could not be read: the next round begins with the others.
+    /// Objects that could not be read: the next round starts with the others.
     failed: BTreeMap<(&'static str, SubjectClass), BTreeSet<Subject>>,
     suspensions: BTreeMap<(&'static str, SubjectClass), Suspension>,
     counters: AbsenceCounters,
 }
 
 impl<A> Claim<A> {
-    /// An action that follows from what is there.
+    /// Creates a claim for an action that relies on existing objects only.
     pub fn certain(action: A) -> Claim<A> {
         Claim { action, absent: BTreeSet::new() }
     }
@@ -147,7 +149,7 @@ impl Subject {
         Subject::Object { origin: Origin::Kubernetes, key }
     }
 
-    /// A node as Kubernetes names it.
+    /// Returns the subject of a node, named as in Kubernetes.
     pub fn node(name: &str) -> Subject {
         Subject::kubernetes(Key::resource(Kind::Node, "", name))
     }
@@ -230,7 +232,7 @@ impl AbsenceGuard {
         self.node_grace = grace.unwrap_or(NODE_GRACE).min(NODE_GRACE);
     }
 
-    /// The lists of Kubernetes are complete: from now on what is missing is being missed.
+    /// Records that the lists of Kubernetes are complete. The grace period of nodes missing from them starts now.
     pub fn mark_synced(&mut self, now: Time) {
         self.synced.get_or_insert(now);
     }
@@ -241,7 +243,7 @@ impl AbsenceGuard {
 
     pub fn remove_node(&mut self, name: &str, now: Time) {
         let grace = self.node_grace;
-        // One that is older has been missing for long enough, like those that were never there.
+        // A node removed longer ago has passed its grace period, like one that never existed.
         self.removed_nodes.retain(|_, since| now.saturating_sub(*since) < grace);
         self.removed_nodes.insert(name.to_owned(), now);
     }
@@ -250,12 +252,12 @@ impl AbsenceGuard {
         self.counters
     }
 
-    /// Actions that are withheld.
+    /// Returns the number of withheld actions.
     pub fn withheld(&self) -> usize {
         self.suspensions.values().map(|suspension| suspension.claims).sum()
     }
 
-    /// What is withheld and why, for the readiness of the controllers.
+    /// Returns an error that lists the withheld actions and the reasons, for the readiness of the controllers.
     pub fn report(&self) -> Result<(), String> {
         if self.suspensions.is_empty() {
             return Ok(());
@@ -267,8 +269,8 @@ impl AbsenceGuard {
         Err(reasons.collect::<Vec<String>>().join("; "))
     }
 
-    /// Admits the claims whose subjects are proven to be absent, and those that need no proof. `scope` names the caller, which
-    /// makes all its claims again in the next round.
+    /// Admits claims whose subjects are proven absent and claims that need no proof. `scope` names the caller, which
+    /// submits all its claims again in the next round.
     pub async fn admit<A, E: fmt::Display>(
         &mut self,
         scope: &'static str,
@@ -359,8 +361,8 @@ impl AbsenceGuard {
         admission
     }
 
-    /// Until when nothing is done about an object that is missing. Where a large share is, one that exists is an obstacle to the
-    /// whole batch and not postponed.
+    /// Returns the time before which a claim on this missing subject is postponed. If a large share is missing, an
+    /// existing object is not postponed but is an obstacle to the whole batch.
     fn postponement(&self, subject: &Subject, is_large: bool) -> Option<Time> {
         let contradicted = self.contradicted.get(subject).copied().filter(|_| !is_large);
         let grace = match subject {
@@ -376,7 +378,7 @@ impl AbsenceGuard {
         contradicted.max(grace)
     }
 
-    /// Why a claim cannot be admitted. What is found out about its subjects goes into `proven`.
+    /// Returns why a claim cannot be admitted. Subjects that are proven absent are added to `proven`.
     async fn find_obstacle<A, E: fmt::Display>(
         &mut self,
         claim: &Claim<A>,
@@ -397,12 +399,12 @@ impl AbsenceGuard {
                 Ok(false) => {
                     self.counters.contradictions += 1;
                     self.contradicted.insert(subject.clone(), now + RECHECK_DELAY);
-                    tracing::debug!(%subject, "kept: it is missing from a list, but exists");
+                    tracing::debug!(%subject, "keeping an object that is missing from a list but exists");
                     return Some(Obstacle::Exists { subject: subject.clone() });
                 }
                 Err(error) => {
                     self.counters.failures += 1;
-                    tracing::warn!(%error, %subject, "kept: whether it exists is not known");
+                    tracing::warn!(%error, %subject, "keeping an object: cannot read whether it exists");
                     return Some(Obstacle::Unknown { subject: subject.clone(), error: error.to_string() });
                 }
             }
@@ -428,7 +430,7 @@ impl AbsenceGuard {
 
     fn resume(&mut self, key: (&'static str, SubjectClass)) {
         if self.suspensions.remove(&key).is_some() {
-            tracing::info!(scope = key.0, class = %key.1, "absences are confirmed or objects are back; releases and deletions go on");
+            tracing::info!(scope = key.0, class = %key.1, "absences are confirmed or objects are back; releases and deletions resume");
         }
     }
 }

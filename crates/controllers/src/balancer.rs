@@ -1,7 +1,7 @@
-//! Addresses for services of type LoadBalancer, from pools that are for that.
+//! Assigns addresses to Services of type LoadBalancer from pools with that allowed use.
 //!
-//! Pure: services, pools and blocks in, actions out. Who has which address stands in the blocks, by a handle made of the
-//! service's name and UID; the status of a service repeats what stands there.
+//! Pure: services, pools and blocks in, actions out. IPAM blocks are the source of truth: they record the addresses
+//! of a service under a handle derived from its name and UID. The status of the Service is updated from them.
 
 use crate::absence::{Claim, References, Subject, SubjectClass};
 use data_encoding::BASE64URL_NOPAD;
@@ -21,7 +21,7 @@ use tortie_model::kubernetes::{Service, ServiceForm};
 const CLASS: &str = "calico";
 const POOLS: [&str; 2] = ["projectcalico.org/ipv4pools", "projectcalico.org/ipv6pools"];
 const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
-/// The type of such an address, and the attribute that names its service.
+/// IPAM type attribute of such an address, and the attribute that names its service.
 const TYPE: &str = "LoadBalancer";
 const SERVICE: &str = "service";
 
@@ -33,10 +33,10 @@ pub struct ServiceName {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Addresses of a service that is gone, or that it shall not have.
+    /// Releases addresses of a service that is gone or must not have them.
     Release(Vec<Release>),
     Assign(Wanted),
-    /// The status of a service says what it has.
+    /// Writes the addresses of a service to its status.
     Report {
         service: ServiceName,
         uid: String,
@@ -44,7 +44,7 @@ pub enum Action {
     },
 }
 
-/// What a service is to be given.
+/// Addresses that a service is to be assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub service: ServiceName,
@@ -55,9 +55,9 @@ pub struct Wanted {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// These and no others.
+    /// Exactly these addresses.
     Addresses(Vec<IpAddr>),
-    /// One of each of these families, from these pools if any are named.
+    /// One address of each of these families, from the named pools if there are any.
     Any { v4: bool, v6: bool, v4_pools: Vec<IpNet>, v6_pools: Vec<IpNet> },
 }
 
@@ -65,26 +65,26 @@ pub enum Choice {
 pub struct Balancer {
     services: BTreeMap<ServiceName, Service>,
     pools: BTreeMap<String, Pool>,
-    /// Addresses of services in each block that has any.
+    /// Addresses of services by block; blocks without any are omitted.
     held: BTreeMap<IpNet, Vec<HeldAddress>>,
 }
 
-/// An address of a service, as a block has it.
+/// An address of a service as recorded in a block.
 #[derive(Clone, Debug)]
 struct HeldAddress {
     handle: String,
     address: IpAddr,
     sequence_number: u64,
-    /// The service that it was assigned to; nothing if the block does not say.
+    /// Service that the address was assigned to; `None` if the block does not record it.
     service: Option<ServiceName>,
 }
 
-/// Whose the blocks of load balancers are.
+/// Returns the owner of the blocks of load balancers.
 pub fn owner() -> Owner {
     Owner { affinity: AffinityType::Virtual, name: "load-balancer".to_owned() }
 }
 
-/// `lb-` and a digest of what the service is.
+/// Returns the IPAM handle of a service: `lb-` and a digest of its name, namespace and UID.
 pub fn handle(service: &ServiceName, uid: &str) -> String {
     let text = format!("{}-{}-{uid}", service.name, service.namespace).to_lowercase();
     let digest = BASE64URL_NOPAD.encode(&Sha256::digest(text.as_bytes()));
@@ -133,7 +133,7 @@ impl Balancer {
         self.held.remove(cidr);
     }
 
-    /// What is to be done. Without `mode` no service gets an address, and what they have is left as it is.
+    /// Returns the actions to take. Without `mode` no service gets an address, and existing assignments are kept.
     pub fn decide(&self, mode: Option<&AssignIPs>) -> Vec<Claim<Action>> {
         let Some(mode) = mode else { return Vec::new() };
         let mut by_handle: BTreeMap<&str, Vec<&HeldAddress>> = BTreeMap::new();
@@ -147,11 +147,11 @@ impl Balancer {
             if is_managed(service, mode) {
                 claims.extend(self.decide_one(name, service, handle, held));
             } else if !held.is_empty() {
-                // The service is there and is not to have an address.
+                // The service exists and must not have an address.
                 claims.push(Claim::certain(Action::Release(release(&held))));
             }
         }
-        // Whatever is left belongs to no service that is known.
+        // The remaining handles belong to no known service.
         for (handle, held) in by_handle {
             let Some(service) = held.iter().find_map(|held| held.service.clone()) else { continue };
             let subject = Subject::ServiceHold { service, handle: handle.to_owned() };
@@ -160,7 +160,7 @@ impl Balancer {
         claims
     }
 
-    /// How many services have an address, and how many addresses are in a pool or should be.
+    /// Returns the number of services that have an address, and of addresses that are or should be in a pool.
     pub fn references(&self) -> References {
         let handles: BTreeSet<&str> = self.held.values().flatten().map(|held| held.handle.as_str()).collect();
         let addresses = self.held.values().map(Vec::len).sum();
@@ -189,7 +189,7 @@ impl Balancer {
                 }
                 continue;
             }
-            // It stays until it is proven that no pool has it.
+            // Keep the address until it is proven that no pool contains it.
             kept.insert(address);
             let subject = Subject::PoolOfAddress { address };
             claims.push(Claim::if_absent(Action::Release(release(&[held])), subject));
@@ -211,7 +211,7 @@ impl Balancer {
             None if actions.is_empty() => {}
             None => return certain(actions, claims),
         }
-        // What the status says is not lost while more is asked for.
+        // Keep the addresses in the status while further ones are requested.
         let said: BTreeSet<IpAddr> = service.ingress_ips.iter().copied().collect();
         if said != kept {
             let addresses = kept.into_iter().collect();
@@ -220,7 +220,7 @@ impl Balancer {
         certain(actions, claims)
     }
 
-    /// Whether a service may go on having an address.
+    /// Returns whether a service may keep an address.
     fn may_keep(&self, address: IpAddr, asked: Option<&[IpAddr]>, pools: &[Option<Vec<IpNet>>; 2]) -> bool {
         let pool = self.pools.values().find(|pool| pool.cidr.contains(&address));
         let Some(pool) = pool.filter(|pool| pool.uses.contains(&Use::LoadBalancer)) else { return false };
@@ -260,7 +260,7 @@ impl Balancer {
         (v4 || v6).then_some(Choice::Any { v4, v6, v4_pools, v6_pools })
     }
 
-    /// The pools that a service names for a family, by name or by CIDR, as far as there are such; nothing if it names none.
+    /// Returns the existing pools that a service names for a family, by name or by CIDR, or `None` if it names none.
     fn named_pools(&self, service: &Service, version: u8) -> Option<Vec<IpNet>> {
         let texts = list(service, POOLS[usize::from(version == 6)])?;
         let known = |text: &String| {
@@ -271,7 +271,7 @@ impl Balancer {
     }
 }
 
-/// Whether a service is ours to give an address.
+/// Returns whether this controller assigns addresses to the service.
 fn is_managed(service: &Service, mode: &AssignIPs) -> bool {
     if service.form != ServiceForm::LoadBalancer {
         return false;
@@ -287,7 +287,7 @@ fn is_managed(service: &Service, mode: &AssignIPs) -> bool {
     }
 }
 
-/// The addresses that a service asks for, one of each family at most; nothing if any will do.
+/// Returns the addresses that a service requests, at most one per family, or `None` if it accepts any.
 fn asked(service: &Service) -> Option<Vec<IpAddr>> {
     let all: Vec<IpAddr> = match list(service, ADDRESSES) {
         Some(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
@@ -302,13 +302,14 @@ fn asked(service: &Service) -> Option<Vec<IpAddr>> {
     Some(asked)
 }
 
-/// A list in an annotation. One that cannot be read has nothing in it: whoever asks for something does not get something else.
+/// Parses a list in an annotation. An unreadable one yields an empty list: a service that requests a specific address
+/// must not get another one.
 fn list(service: &Service, annotation: &str) -> Option<Vec<String>> {
     let text = service.annotations.get(annotation)?;
     Some(serde_json::from_str(text).unwrap_or_default())
 }
 
-/// Actions that rely on no absence, before those that do.
+/// Puts actions that rely on no absence before the claims that do.
 fn certain(actions: Vec<Action>, claims: Vec<Claim<Action>>) -> Vec<Claim<Action>> {
     actions.into_iter().map(Claim::certain).chain(claims).collect()
 }

@@ -1,4 +1,5 @@
-//! Carries out what the cores decide. What fails is logged and counted; the next look finds it again.
+//! Executes the actions that the cores decide. Failures are logged and counted; the next reconciliation finds the
+//! action again.
 
 use crate::absence::{Origin, Subject};
 use crate::balancer::{self, Choice, Wanted};
@@ -19,22 +20,22 @@ use tortie_model::{Key, KeyRange, Kind, Resource, Revision, Value};
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Client, Error, Resources};
 
-/// Addresses that are released together.
+/// Number of addresses released in one call.
 const BATCH: usize = 10_000;
 
 #[derive(Debug)]
 pub struct Carrier {
     pub resources: Resources,
     pub orchestrator: Orchestrator,
-    /// Where the objects of Kubernetes are, which may be the datastore too.
+    /// Client for Kubernetes objects; the datastore's client if Kubernetes is the datastore.
     kubernetes: Client,
     allocator: Allocator,
     namespace: String,
-    /// There may be thousands of things to do, each with its own deadline.
+    /// Signalled for each action: there may be thousands, each with its own timeout.
     pub heartbeat: Heartbeat,
 }
 
-/// What came of some actions.
+/// Result of executing a batch of actions.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub released: Vec<IpAddr>,
@@ -54,7 +55,7 @@ impl Carrier {
         }
     }
 
-    /// Whether an object does not exist, read on its own. Whatever is no clear answer is an error.
+    /// Returns whether an object does not exist, by reading it individually. An inconclusive response is an error.
     pub async fn is_absent(&self, subject: &Subject) -> tortie_store::Result<bool> {
         self.heartbeat.beat();
         match subject {
@@ -77,7 +78,7 @@ impl Carrier {
                 if let Some(error) = listing.unreadable.into_iter().next() {
                     return Err(error);
                 }
-                // The revision of a list of nothing that is served.
+                // Revision 0 means that the API server does not serve the resource.
                 if listing.revision == Revision::from(0) {
                     return Err(Error::Datastore("the API server does not serve IPPools".to_owned()));
                 }
@@ -107,7 +108,7 @@ impl Carrier {
                         Ok(()) => tracing::info!(%owner, %cidr, "released an empty block"),
                         Err(tortie_ipam::Error::DoesNotExist { .. }) => {}
                         Err(error) => {
-                            tracing::info!(%error, %owner, %cidr, "a block was not released");
+                            tracing::info!(%error, %owner, %cidr, "cannot release a block");
                             outcome.failures += 1;
                         }
                     }
@@ -127,18 +128,18 @@ impl Carrier {
         match self.allocator.release(addresses).await {
             Ok(report) => {
                 if let Some(error) = &report.error {
-                    tracing::info!(%error, "some addresses were not released");
+                    tracing::info!(%error, "cannot release some addresses");
                 }
                 (report.released, u64::from(report.error.is_some()))
             }
             Err(error) => {
-                tracing::warn!(%error, "addresses could not be released; trying again");
+                tracing::warn!(%error, "cannot release addresses; trying again");
                 (Vec::new(), 1)
             }
         }
     }
 
-    /// Whether it was done.
+    /// Executes an action of the balancer and returns whether it succeeded.
     pub async fn balance(&self, action: balancer::Action) -> bool {
         self.heartbeat.beat();
         match action {
@@ -152,7 +153,7 @@ impl Carrier {
                             reason,
                             namespace = service.namespace,
                             service = service.name,
-                            "a service gets no address; trying again"
+                            "cannot assign an address to a service; trying again"
                         );
                         false
                     }
@@ -164,7 +165,7 @@ impl Carrier {
                 match reported {
                     Ok(()) | Err(tortie_store::Error::DoesNotExist { .. }) => true,
                     Err(error) => {
-                        tracing::warn!(%error, "the status of a service cannot be written; trying again");
+                        tracing::warn!(%error, "cannot write the status of a service; trying again");
                         false
                     }
                 }
@@ -172,7 +173,7 @@ impl Carrier {
         }
     }
 
-    /// Whether it was done.
+    /// Executes a lifecycle action and returns whether it succeeded.
     pub async fn see_off(&self, action: lifecycle::Action) -> bool {
         self.heartbeat.beat();
         let (what, done) = match action {
@@ -183,7 +184,7 @@ impl Carrier {
                 (key, written.map_err(|error| error.to_string()))
             }
             lifecycle::Action::GiveUpBlocks(cidr) => {
-                // Those of nodes and those of load balancers.
+                // Blocks of nodes and blocks of load balancers.
                 let hosts = self.allocator.release_pool_affinities(cidr).await;
                 let own =
                     self.allocator.release_owner_affinities(&balancer::owner(), Some(cidr), false).await;
@@ -192,13 +193,13 @@ impl Carrier {
             }
         };
         if let Err(error) = &done {
-            tracing::warn!(error, what, "a pool or a tier is not as it should be; trying again");
+            tracing::warn!(error, what, "cannot update a pool or tier; trying again");
         }
         done.is_ok()
     }
 
-    /// What has to happen before policies may be renamed: our nodes are all of this version, and there are none of Calico, of
-    /// which it is not known whether they look for policies by their own names.
+    /// Returns why policies must not be renamed yet, if they must not. All tortie-node pods must run this version,
+    /// and there must be no calico-node pods, because they may look up policies by the old names.
     pub async fn nodes_that_are_not_ready(&self) -> tortie_store::Result<Option<String>> {
         for namespace in ["kube-system", "calico-system"] {
             let rollout = self.orchestrator.rollout(namespace, "calico-node").await?;
@@ -213,7 +214,7 @@ impl Carrier {
             .map(|_| "DaemonSet tortie-node is rolled out".to_owned()))
     }
 
-    /// Whether it was done.
+    /// Renames a policy and returns whether it succeeded.
     pub async fn rename(&self, rename: Rename) -> bool {
         self.heartbeat.beat();
         let Rename { from, to, resource } = rename;
@@ -241,8 +242,8 @@ impl Carrier {
             Err(reason) => Err(reason),
         };
         match &done {
-            Ok(()) => tracing::info!(%from, %to, "a policy is stored under its own name"),
-            Err(reason) => tracing::warn!(reason, %from, "a policy could not be renamed; trying again"),
+            Ok(()) => tracing::info!(%from, %to, "renamed a policy"),
+            Err(reason) => tracing::warn!(reason, %from, "cannot rename a policy; trying again"),
         }
         done.is_ok()
     }
@@ -269,7 +270,7 @@ impl Carrier {
                     v4_pools,
                     v6_pools,
                     intended: Use::LoadBalancer,
-                    // Whoever asks twice gets the same.
+                    // A repeated request returns the same address.
                     max_per_handle: Some(1),
                     ..Request::new(holder, u32::from(v4), u32::from(v6))
                 };
@@ -285,7 +286,7 @@ impl Carrier {
     }
 }
 
-/// Whether none of these pools has an address. A pool of which it is not known what it has is an error.
+/// Returns whether none of these pools contains the address. A pool whose CIDR cannot be parsed is an error.
 fn is_in_no_pool<'a>(pools: impl Iterator<Item = &'a Value>, address: IpAddr) -> tortie_store::Result<bool> {
     for pool in pools {
         let Value::Resource(Resource::IPPool(pool)) = pool else { continue };

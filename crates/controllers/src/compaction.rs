@@ -1,4 +1,4 @@
-//! When the datastore forgets its history, where that is nobody else's work.
+//! Compacts the datastore's history periodically, if no other component does.
 
 use crate::metrics::Counters;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tortie_store::Compactor;
 #[derive(Debug)]
 pub struct Compaction {
     compactor: Option<Compactor>,
-    /// The last turn that was asked for.
+    /// Time of the last compaction attempt.
     last: Option<Instant>,
 }
 
@@ -17,7 +17,8 @@ impl Compaction {
         Compaction { compactor, last: None }
     }
 
-    /// Asks for a turn if the period is over. The first is asked for at once: it forgets nothing, but says up to where the next one will.
+    /// Compacts if the period has elapsed. The first call is made immediately: it compacts nothing but records the
+    /// revision up to which the next one will.
     pub async fn run(&mut self, period: Option<Duration>, counters: &mut Counters) {
         let (Some(compactor), Some(period)) = (&mut self.compactor, period) else { return };
         if self.last.is_some_and(|last| last.elapsed() < period) {
@@ -26,13 +27,13 @@ impl Compaction {
         self.last = Some(Instant::now());
         match compactor.compact().await {
             Ok(Some(revision)) => {
-                tracing::info!(%revision, "the datastore has forgotten its history");
+                tracing::info!(%revision, "compacted the history of the datastore");
                 counters.compactions += 1;
                 counters.compacted = revision.number().unwrap_or_default();
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, "the datastore does not forget its history; trying again after etcdV3CompactionPeriod");
+                tracing::warn!(%error, "cannot compact the datastore; trying again after etcdV3CompactionPeriod");
                 counters.failures += 1;
             }
         }

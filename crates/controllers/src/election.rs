@@ -1,33 +1,34 @@
-//! Who leads: one of several, by a Lease that it renews.
+//! Leader election: one of several replicas leads, by a Lease that it renews.
 //!
-//! As others do it, nobody trusts another's clock: a lease has run out when it has not changed for its duration as seen from
-//! here. A leader that cannot renew its lease stops before anybody else can think that it has run out.
+//! As in other implementations, no replica trusts the clock of another: a lease has expired when it has not changed
+//! for its duration as observed locally. A leader that cannot renew its lease stops before any other replica can
+//! consider it expired.
 
 use jiff::Timestamp;
 use std::time::Duration;
 use tortie_http::liveness::Heartbeat;
 use tortie_store::orchestrator::{Lease, Orchestrator, is_too_late};
 
-/// How long a lease holds unless it is renewed.
+/// Duration of a lease without renewal.
 const HOLDS: Duration = Duration::from_secs(15);
-/// A leader that could not renew its lease for so long is none any more.
+/// Time without a successful renewal after which a leader steps down.
 const GIVES_UP: Duration = Duration::from_secs(10);
-/// Between looks.
+/// Interval between reads of the lease.
 const LOOKS: Duration = Duration::from_secs(2);
 
-/// What one candidate knows, without any I/O.
+/// State of one candidate. Does no I/O.
 #[derive(Debug)]
 pub struct Candidate {
     identity: String,
-    /// The lease as it was last seen to change, and when that was.
+    /// The lease when it was last seen to change, and the time of that.
     observed: Option<(Lease, Duration)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To be written; who succeeds leads.
+    /// Write this lease; the replica whose write succeeds leads.
     Write(Lease),
-    /// Somebody else leads.
+    /// Another replica leads.
     Wait,
 }
 
@@ -36,7 +37,8 @@ impl Candidate {
         Candidate { identity: identity.to_owned(), observed: None }
     }
 
-    /// What to do about a lease as it stands. `now` only grows; `clock` is what others are told.
+    /// Returns the next step for the lease as read. `now` is monotonic; `clock` is the wall-clock time written to the
+    /// lease.
     pub fn look(&mut self, found: Option<Lease>, now: Duration, clock: Timestamp) -> Step {
         let time = written(clock);
         let mine = |lease: &Lease| Lease {
@@ -73,7 +75,7 @@ fn written(clock: Timestamp) -> String {
     format!("{clock:.6}")
 }
 
-/// A place for leaders.
+/// A replica's participation in the election for one Lease.
 #[derive(Clone, Debug)]
 pub struct Election {
     pub orchestrator: Orchestrator,
@@ -83,7 +85,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// Waits until this one leads.
+    /// Waits until this replica leads.
     pub async fn won(&self, heartbeat: &Heartbeat) {
         let started = tokio::time::Instant::now();
         let (mut candidate, mut troubled) = (Candidate::new(&self.identity), false);
@@ -94,7 +96,7 @@ impl Election {
                 Ok(false) => troubled = false,
                 Err(error) => {
                     if !std::mem::replace(&mut troubled, true) {
-                        tracing::warn!(%error, lease = self.name, "the lease cannot be read or written; trying again");
+                        tracing::warn!(%error, lease = self.name, "cannot read or write the lease; trying again");
                     }
                 }
             }
@@ -102,7 +104,7 @@ impl Election {
         }
     }
 
-    /// Renews the lease; returns when that has failed for too long, or somebody else has it.
+    /// Renews the lease. Returns when that has failed for too long or another replica holds the lease.
     pub async fn lost(&self, heartbeat: &Heartbeat) {
         let started = tokio::time::Instant::now();
         let mut renewed = started;
@@ -114,7 +116,7 @@ impl Election {
             match tokio::time::timeout_at(renewed + GIVES_UP, attempt).await {
                 Ok(Ok(true)) => renewed = tokio::time::Instant::now(),
                 Ok(Ok(false)) => return,
-                Ok(Err(error)) => tracing::debug!(%error, "the lease could not be renewed"),
+                Ok(Err(error)) => tracing::debug!(%error, "cannot renew the lease"),
                 Err(_) => return,
             }
             if renewed.elapsed() >= GIVES_UP {
@@ -123,19 +125,19 @@ impl Election {
         }
     }
 
-    /// Gives the lease up, so that nobody has to wait for it to run out.
+    /// Releases the lease, so that no replica has to wait for it to expire.
     pub async fn resign(&self) {
         if let Ok(Some(lease)) = self.orchestrator.lease(&self.namespace, &self.name).await
             && lease.holder == self.identity
         {
             let free = Lease { holder: String::new(), ..lease };
             if let Err(error) = self.orchestrator.write_lease(&self.namespace, &self.name, &free).await {
-                tracing::debug!(%error, "the lease is left to run out");
+                tracing::debug!(%error, "cannot release the lease; it will expire");
             }
         }
     }
 
-    /// Whether this one leads now.
+    /// Tries to acquire or renew the lease and returns whether this replica leads.
     async fn attempt(&self, candidate: &mut Candidate, now: Duration) -> tortie_store::Result<bool> {
         let found = self.orchestrator.lease(&self.namespace, &self.name).await?;
         match candidate.look(found, now, Timestamp::now()) {
@@ -151,7 +153,7 @@ impl Election {
     }
 }
 
-/// Candidates that start together do not stay together.
+/// Returns the interval with jitter, so that candidates that start together do not stay synchronised.
 fn jittered() -> Duration {
     LOOKS.mul_f64(rand::random_range(0.5..1.5))
 }
@@ -190,19 +192,20 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the delays, two never hold the lease at once: a leader that cannot renew stops before another may take it.
+        /// For any delays, at most one replica holds the lease: a leader that cannot renew stops before another may
+        /// take it.
         #[test]
         fn there_is_one_leader_at_most(steps in proptest::collection::vec((0..3_usize, 1..4_u64, any::<bool>()), 1..300)) {
             let mut stored: Option<Lease> = None;
             let mut version = 0_u32;
             let names = ["a", "b", "c"];
             let mut candidates = names.map(Candidate::new);
-            // Until when each believes that it leads.
+            // Time until which each replica considers itself the leader.
             let mut leads = [at(0); 3];
             let mut now = at(1000);
             for (who, pause, works) in steps {
                 now += at(pause);
-                // Its requests get lost.
+                // Its requests are lost.
                 if !works {
                     continue;
                 }

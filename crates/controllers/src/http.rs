@@ -1,4 +1,4 @@
-//! Health and metrics over HTTP.
+//! HTTP endpoints for health probes and metrics.
 
 use crate::state::State;
 use axum::Router;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// After a failure to listen.
+/// Delay after a failure to listen.
 const RETRY: Duration = Duration::from_secs(2);
 
 pub fn health(state: Arc<State>) -> Router {
@@ -36,7 +36,7 @@ async fn page(Shared(state): Shared<Arc<State>>) -> ([(&'static str, &'static st
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], state.metrics())
 }
 
-/// Serves on a port for as long as it stays the one that is wanted; 0 is none.
+/// Serves on the current port and moves when it changes; port 0 disables the server.
 pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: Router) {
     loop {
         let wanted = *port.borrow_and_update();
@@ -51,7 +51,7 @@ pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: 
                         said = false;
                         tortie_http::serve(listener, router.clone(), None, Counter::default()).await;
                     }
-                    // Another replica on this host may have it for as long as it lives.
+                    // Another replica on this host may use the port for as long as it runs.
                     Err(error) if !std::mem::replace(&mut said, true) => {
                         tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again");
                     }

@@ -1,4 +1,5 @@
-//! The work of the one that leads: hears of everything, asks the cores, carries out what they decide.
+//! The loop of the leading replica: receives events, passes them to the cores and executes the actions that they
+//! decide.
 
 use crate::absence::{AbsenceGuard, Admission, Claim, Origin, References};
 use crate::balancer::{Balancer, ServiceName};
@@ -28,41 +29,41 @@ use tortie_store::Client;
 use tortie_store::orchestrator::Orchestrator;
 use tortie_sync::Feed;
 
-/// Events that are taken in before anything is done about them.
+/// Maximum number of events received before the cores run.
 const AT_ONCE: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
-/// After something failed.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// After an event: several come together.
+/// Delay after an event, to coalesce several.
 const COALESCE: Duration = Duration::from_millis(100);
-/// Between looks at how many addresses there are, for metrics.
+/// Interval between updates of the address metrics.
 const COUNTS: Duration = Duration::from_secs(5);
 
-/// The parts that give signs of life while this replica leads.
+/// Components with a heartbeat while this replica leads.
 pub const PARTS: [&str; 3] = [LEADER, DATASTORE_WATCH, KUBERNETES_WATCH];
 const LEADER: &str = "leader";
 const DATASTORE_WATCH: &str = "datastore-watch";
 const KUBERNETES_WATCH: &str = "kubernetes-watch";
 
-/// Between looks at whether every node is ready for policies to be renamed.
+/// Interval between checks whether all nodes are ready for policies to be renamed.
 const ROLLOUT_CHECKS: Duration = Duration::from_secs(10);
 
-/// What the controllers work with.
+/// Connections and state shared by the controllers.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub client: Client,
-    /// Kubernetes where it is not the datastore itself.
+    /// Client for Kubernetes; `None` if it is the datastore.
     pub kubernetes: Option<Client>,
     pub orchestrator: Orchestrator,
-    /// The namespace in which nodes and controllers run.
+    /// Namespace in which nodes and controllers run.
     pub namespace: String,
     pub state: Arc<State>,
 }
 
-/// Where an event comes from.
+/// Origin of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// A datastore that is not Kubernetes.
+    /// A datastore other than Kubernetes.
     Datastore,
     Kubernetes,
     /// Kubernetes as the datastore.
@@ -79,7 +80,7 @@ impl Source {
     }
 }
 
-/// What has been heard.
+/// Objects received so far, held by the cores.
 #[derive(Debug, Default)]
 struct Cores {
     garbage: Garbage,
@@ -90,7 +91,7 @@ struct Cores {
     pools: BTreeMap<String, Pool>,
     stored_pools: BTreeMap<String, IPPool>,
     tiers: BTreeMap<String, Tier>,
-    /// The tier of each policy.
+    /// Tier of each policy.
     policies: BTreeMap<Key, String>,
     policy_names: PolicyNames,
     balancer: Balancer,
@@ -98,11 +99,11 @@ struct Cores {
     guard: AbsenceGuard,
     /// The datastore is not Kubernetes.
     is_separate: bool,
-    /// The datastore is locked: nothing is to be written.
+    /// The datastore is locked: nothing may be written.
     locked: bool,
 }
 
-/// Works until the feed ends, which it does only if something is badly wrong.
+/// Runs until a feed ends, which only happens on a fatal error.
 pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
     let mut feeds = Feeds::new(&place);
     let heartbeat = place.state.liveness.part(LEADER);
@@ -110,7 +111,7 @@ pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
     let mut cores = Cores { is_separate: place.kubernetes.is_some(), ..Cores::default() };
     let mut counters = Counters::default();
     let (started, mut tick) = (Instant::now(), tokio::time::interval(TICK));
-    // What the cores have heard is to be looked at, not before this moment.
+    // Time of the next reconciliation, if one is scheduled.
     let mut look: Option<Instant> = Some(started);
     let mut counted = started;
     let mut compaction = Compaction::new(place.client.compactor());
@@ -166,7 +167,7 @@ pub async fn lead(place: Place, mut settings: watch::Receiver<Arc<Settings>>) {
     }
 }
 
-/// The earlier of what is planned and a moment from now.
+/// Returns the earlier of the planned time and `pause` from now.
 fn soonest(planned: Option<Instant>, pause: Duration) -> Option<Instant> {
     let soon = Instant::now() + pause;
     Some(planned.map_or(soon, |planned| planned.min(soon)))
@@ -179,7 +180,7 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// Garbage, if it is time.
+/// Runs the garbage collection of addresses if it is due.
 async fn collect(
     settings: &Settings,
     cores: &mut Cores,
@@ -217,7 +218,7 @@ async fn collect(
     }
 }
 
-/// Policies get the names under which they are looked for, once every node knows them by those.
+/// Renames misnamed policies once all nodes know them by their new names.
 async fn rename_policies(
     settings: &Settings,
     cores: &mut Cores,
@@ -237,7 +238,7 @@ async fn rename_policies(
             return;
         }
         Err(error) => {
-            tracing::warn!(%error, "policies are not renamed: whether every node is ready is not known");
+            tracing::warn!(%error, "policies are not renamed: cannot check whether all nodes are ready");
             counters.failures += 1;
             cores.policy_names.postpone(now + ROLLOUT_CHECKS);
             return;
@@ -251,7 +252,7 @@ async fn rename_policies(
     }
 }
 
-/// Lets the guard read what claims rely on, and returns those that it admits.
+/// Has the guard verify the absences that the claims rely on, and returns the admitted actions.
 async fn admit<A>(
     guard: &mut AbsenceGuard,
     scope: &'static str,
@@ -263,7 +264,7 @@ async fn admit<A>(
     guard.admit(scope, claims, references, now, async |subject| carrier.is_absent(subject).await).await
 }
 
-/// Everything that follows from what there is, whatever the time. Returns when it should be looked at again.
+/// Reconciles everything that depends on objects only, not on time. Returns when to run again.
 async fn reconcile(
     settings: &Settings,
     cores: &mut Cores,
@@ -283,7 +284,7 @@ async fn reconcile(
             carrier.heartbeat.beat();
             let key = write.key();
             if let Err(error) = write.carry_out(&carrier.resources).await {
-                tracing::warn!(%error, %key, "a host endpoint could not be written; trying again");
+                tracing::warn!(%error, %key, "cannot write a host endpoint; trying again");
                 counters.failures += 1;
             }
         }
@@ -304,13 +305,13 @@ async fn reconcile(
             carrier.heartbeat.beat();
             let key = write.key();
             let node = matches!(key, Key::Resource { kind: Kind::Node, .. });
-            // With a node goes what it had.
+            // Deleting a node through `Resources` also deletes its dependent objects.
             let written = match node {
                 true => write.carry_out(&carrier.resources).await,
                 false => write.carry_out_plainly(carrier.resources.client()).await,
             };
             if let Err(error) = written {
-                tracing::warn!(%error, %key, "an object made from one of Kubernetes could not be written; trying again");
+                tracing::warn!(%error, %key, "cannot write an object derived from Kubernetes; trying again");
                 counters.failures += 1;
             }
         }
@@ -318,7 +319,7 @@ async fn reconcile(
     retries.into_iter().flatten().min()
 }
 
-/// Conditions of pools and tiers, and what keeps them from going.
+/// Updates the conditions and finalizers of pools and tiers.
 async fn see_off(cores: &Cores, carrier: &Carrier, counters: &mut Counters) {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let blocks = cores.garbage.blocks().map(|block| (block.cidr, block)).collect();
@@ -350,11 +351,11 @@ impl Cores {
             FeedEvent::Put { key, value, .. } => self.put(source, key, value, now),
             FeedEvent::Delete { key, .. } => self.remove(source, &key, now),
             FeedEvent::Unreadable { key, reason, .. } => {
-                // Nothing is done about what cannot be understood: whoever it names keeps what it has.
-                tracing::warn!(%key, reason, "an entry cannot be read; it counts as it was before");
+                // Ignore unreadable entries: addresses and objects that they reference must not be garbage-collected.
+                tracing::warn!(%key, reason, "ignoring an unreadable entry; its previous value stays in effect");
             }
-            FeedEvent::ConnectionLost { reason } => tracing::warn!(reason, "the connection is lost"),
-            FeedEvent::ConnectionBack { .. } => tracing::info!("the connection is back"),
+            FeedEvent::ConnectionLost { reason } => tracing::warn!(reason, "lost the connection; trying again"),
+            FeedEvent::ConnectionBack { .. } => tracing::info!("the connection is restored"),
             FeedEvent::InSync => {}
         }
     }
@@ -475,7 +476,7 @@ impl Cores {
     }
 }
 
-/// One feed, or one of each side.
+/// One feed, or one per source.
 struct Feeds {
     datastore: (Source, Feed, bool),
     kubernetes: Option<(Source, Feed, bool)>,
@@ -526,7 +527,7 @@ impl Feeds {
         self.datastore.2 && self.kubernetes.as_ref().is_none_or(|feed| feed.2)
     }
 
-    /// The next events, as many as there are; nothing when a feed has ended.
+    /// Returns all pending events, or `None` when a feed has ended.
     async fn next(&mut self) -> Option<Events> {
         let kubernetes = async {
             match &mut self.kubernetes {

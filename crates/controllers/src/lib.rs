@@ -1,9 +1,8 @@
-//! The controllers: what somebody has to do once in a cluster and not on every node.
+//! The controllers: tasks that run once per cluster and not on every node.
 //!
-//! Each has a core without I/O: objects and the time in, actions out. What relies on an object being missing
-//! passes the one gate of [`absence`]. [`lead`] is the loop around them, which runs in one
-//! replica at a time ([`election`]). An action that failed is found again, because cores look at what there is and remember
-//! nothing else.
+//! Each has a core without I/O: objects and the time in, actions out. Actions that rely on an object being missing
+//! must pass the check in [`absence`]. [`lead`] is the loop around the cores, which runs in one replica at a time
+//! ([`election`]). A failed action is found again, because cores derive actions from current state only.
 
 pub mod absence;
 pub mod balancer;

@@ -1,9 +1,9 @@
-//! Pools and tiers that are custom resources of `projectcalico.org/v3`: which pools may hand out addresses, and what has to be
-//! gone before a pool or a tier goes.
+//! Lifecycle of pools and tiers stored as custom resources of `projectcalico.org/v3`: which pools may allocate
+//! addresses, and what must be gone before a pool or tier is deleted.
 //!
-//! Nobody checks such an object against others when it is written, so it is done here, after the fact: of two pools that overlap
-//! one hands out addresses. A finalizer keeps what is deleted until nothing depends on it. It is there only while something does:
-//! when all of Tortie is removed, nobody is left to take it away.
+//! No admission check compares such objects with each other, so it happens here, after the write: of two overlapping
+//! pools, one allocates addresses. A finalizer delays a deletion until nothing depends on the object. It is set only
+//! while something does, because no controller is left to remove it when Tortie is uninstalled.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ const ALLOCATABLE: &str = "Allocatable";
 const READY: &str = "Ready";
 
 #[derive(Clone, Debug, PartialEq)]
-// Few and short-lived.
+// Actions are few and short-lived.
 #[allow(clippy::large_enum_variant)]
 pub enum Action {
     Update(Resource),
-    /// Nodes give up their blocks in a pool that goes.
+    /// Nodes release their blocks in a pool that is being deleted.
     GiveUpBlocks(IpNet),
 }
 
-/// `now` is RFC 3339.
+/// Returns the updates of pool conditions and finalizers. `now` is in RFC 3339 format.
 pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>, now: &str) -> Vec<Action> {
     let mut actions = Vec::new();
     for (pool, overlaps) in by_claim(pools) {
@@ -66,12 +66,13 @@ pub fn pools(pools: &BTreeMap<String, IPPool>, blocks: &BTreeMap<IpNet, &Block>,
             && block::is_empty(block)
             && !cidrs.iter().any(|cidr| cidr.contains(&block.cidr))
     };
-    // Of pools that nothing kept.
+    // Blocks of deleted pools that had no finalizer.
     actions.extend(blocks.values().filter(left_behind).map(|block| Action::GiveUpBlocks(block.cidr)));
     actions
 }
 
-/// Whether anybody has an address in a block who would miss it. Nodes give up the addresses of their tunnels themselves.
+/// Returns whether the block has an address that keeps the pool. Nodes release the addresses of their tunnels
+/// themselves.
 fn is_used(block: &Block) -> bool {
     block::allocations(block).any(|allocation| {
         let is_tunnel = allocation.attribute(attribute::TYPE).and_then(Tunnel::of_attribute).is_some();
@@ -79,8 +80,8 @@ fn is_used(block: &Block) -> bool {
     })
 }
 
-/// Pools in the order in which they have a right to their addresses, and whether each overlaps with one before it: those that hand
-/// out addresses, those that go, those that are off, new ones; of each kind the older first.
+/// Returns the pools in order of precedence for their addresses, and whether each overlaps with one before it:
+/// allocating pools first, then terminating, disabled and new ones; within each group the oldest first.
 fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
     let rank = |pool: &IPPool| {
         let allocatable = pool.status.conditions.iter().find(|condition| condition.r#type == ALLOCATABLE);
@@ -108,7 +109,8 @@ fn by_claim(pools: &BTreeMap<String, IPPool>) -> Vec<(&IPPool, bool)> {
     claims
 }
 
-/// `policies` counts those of each tier. The tiers that are always there need nobody to keep them.
+/// Returns the updates of tier conditions and finalizers. `policies` is the number of policies per tier. Built-in
+/// tiers need no finalizer.
 pub fn tiers(tiers: &BTreeMap<String, Tier>, policies: &BTreeMap<&str, usize>, now: &str) -> Vec<Action> {
     let changed = |tier: &Tier| {
         let mut changed = tier.clone();
@@ -146,7 +148,7 @@ fn remove(meta: &mut ObjectMeta, finalizer: &str) {
     meta.finalizers.retain(|name| name != finalizer);
 }
 
-/// The time is that of the last change of the status alone.
+/// Sets a condition. The transition time changes only with the status.
 fn set(conditions: &mut Vec<Condition>, kind: &str, status: &str, reason: &str, message: &str, now: &str) {
     let position = conditions.iter().position(|condition| condition.r#type == kind);
     let before = position.map(|position| conditions.remove(position));
@@ -198,7 +200,7 @@ mod tests {
             self.pools.insert(name.to_owned(), *pool);
         }
 
-        /// Carries out what is to be done, as an API server would, until there is nothing.
+        /// Executes actions as an API server would, until none are left.
         fn settle(&mut self) {
             for _ in 0..10 {
                 let blocks = self.blocks.iter().map(|block| (block.cidr, block)).collect();
@@ -248,7 +250,7 @@ mod tests {
         world.settle();
         assert_eq!(["early", "late", "apart"].map(|name| world.reason(name)), ["OK", "CIDROverlap", "OK"]);
         assert!(world.pools["late"].metadata.finalizers.is_empty());
-        // One that is older comes too late: another has the addresses.
+        // An older pool that is added later does not take over the addresses.
         world.add("oldest", "10.1.0.0/24", "2025-01-01T00:00:00Z");
         world.settle();
         assert_eq!(["apart", "oldest"].map(|name| world.reason(name)), ["OK", "CIDROverlap"]);

@@ -1,4 +1,4 @@
-//! How many addresses there are, by pool and node, in the words of the reference.
+//! Metrics page of the controllers: addresses by pool and node, with the metric names of calico-kube-controllers.
 
 use crate::absence::AbsenceCounters;
 use ipnet::IpNet;
@@ -15,10 +15,10 @@ const NO_POOL: &str = "no_ippool";
 const NO_NODE: &str = "unknown_node";
 const NO_AFFINITY: &str = "no_affinity";
 
-/// Pool and node.
+/// Pool and node of an address.
 pub type Place = (String, String);
 
-/// What the controllers have done since they lead.
+/// Counters of the leading replica since it leads.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub reclaimed: BTreeMap<Place, u64>,
@@ -26,7 +26,7 @@ pub struct Counters {
     pub scan_seconds: f64,
     pub suspects: usize,
     pub failures: u64,
-    /// How often the datastore has forgotten its history, and up to which revision.
+    /// Number of compactions of the datastore, and the last compacted revision.
     pub compactions: u64,
     pub compacted: u64,
     pub renamed_policies: u64,
@@ -36,7 +36,7 @@ pub struct Counters {
     pub withheld: usize,
 }
 
-/// The pool and the node of an address, as metrics name them.
+/// Returns the pool and the node of an address as label values.
 pub fn place(pools: &BTreeMap<String, Pool>, blocks: &[&Block], address: IpAddr) -> Place {
     let block = blocks.iter().find(|block| block.cidr.contains(&address));
     let record = block.and_then(|block| block::record(block, address));
@@ -49,7 +49,7 @@ fn pool_of(pools: &BTreeMap<String, Pool>, address: IpAddr) -> String {
     pool.map_or_else(|| NO_POOL.to_owned(), |pool| pool.name.clone())
 }
 
-/// The whole page.
+/// Renders the metrics page.
 pub fn page<'a>(
     pools: &BTreeMap<String, Pool>,
     blocks: impl IntoIterator<Item = &'a Block>,

@@ -1,7 +1,9 @@
-//! Moves a cluster's objects from crd.projectcalico.org/v1 to projectcalico.org/v3, when somebody asks for it with a DatastoreMigration.
+//! Migrates a cluster's objects from crd.projectcalico.org/v1 to projectcalico.org/v3 when the user creates a
+//! DatastoreMigration.
 //!
-//! What to do next follows from the phase and from what there is ([`next`], without I/O), so whoever leads goes on where the one
-//! before was. Nodes leave the datastore alone meanwhile (`datastoreReady: false`), and pods keep their network.
+//! The next step follows from the phase and the existing objects ([`next`], without I/O), so a new leader continues
+//! where the previous one stopped. During the migration the datastore is locked for nodes (`datastoreReady: false`),
+//! and pods keep their network.
 
 mod copy;
 
@@ -15,12 +17,12 @@ use tortie_store::{Client, Config, Error, Result};
 pub const V1: &str = "crd.projectcalico.org/v1";
 pub const V3: &str = "projectcalico.org/v3";
 const KIND: &str = "APIServerToCRDs";
-/// Between looks.
+/// Interval between checks.
 const PERIOD: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(5);
-/// For those who still write when the datastore is locked.
+/// Delay for writes in flight when the datastore is locked.
 pub const DRAIN: Duration = Duration::from_secs(10);
-/// Objects of which both groups have one that are named in a message.
+/// Maximum number of conflicting objects named in a message.
 const NAMED: usize = 10;
 
 pub mod phase {
@@ -32,26 +34,26 @@ pub mod phase {
     pub const FAILED: &str = "Failed";
 }
 
-/// What is to be done.
+/// Next step of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Nothing,
-    /// Keep the object until all is done.
+    /// Add the finalizer to the DatastoreMigration.
     Hold,
-    /// See whether it can begin.
+    /// Check the preconditions.
     Check,
     Move,
-    /// See whether everybody uses the new group.
+    /// Check whether all components use the new group.
     AwaitFollowers,
-    /// Take the old definitions away, and let the object go.
+    /// Delete the old CRDs and remove the finalizer.
     CleanUp,
-    /// Give the cluster back as it was, and let the object go.
+    /// Restore the previous state of the cluster and remove the finalizer.
     Abort,
-    /// Nodes use the new group already, and may not lose it.
+    /// Reject the abort: nodes already use the new group.
     RefuseAbort,
 }
 
-/// What is to be done with a migration in this phase.
+/// Returns the next step of a migration in this phase.
 pub fn next(phase: &str, is_deleted: bool, is_held: bool) -> Step {
     match (phase, is_deleted) {
         _ if !is_held && is_deleted => Step::Nothing,
@@ -66,7 +68,7 @@ pub fn next(phase: &str, is_deleted: bool, is_held: bool) -> Step {
     }
 }
 
-/// Both groups, and Kubernetes.
+/// Clients of both groups and of Kubernetes.
 #[derive(Clone, Debug)]
 pub struct Mover {
     old: Client,
@@ -82,21 +84,21 @@ impl Mover {
         Ok(Mover { old, new, orchestrator, drain })
     }
 
-    /// For as long as this replica leads.
+    /// Runs the migration while this replica leads.
     pub async fn follow(&self) {
         loop {
             match self.step().await {
                 Ok(true) => tokio::time::sleep(PERIOD).await,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the migration of the datastore cannot go on; trying again");
+                    tracing::warn!(%error, "cannot continue the migration of the datastore; trying again");
                     tokio::time::sleep(RETRY).await;
                 }
             }
         }
     }
 
-    /// Does what is to be done next; true if there is nothing to do at once.
+    /// Executes the next step. Returns true if nothing else can be done right now.
     pub async fn step(&self) -> Result<bool> {
         let Some(migration) = self.orchestrator.migration().await? else { return Ok(true) };
         match next(migration.phase(), migration.is_deleted(), migration.is_held()) {
@@ -116,12 +118,12 @@ impl Mover {
         }
     }
 
-    /// Writes a phase, if it is not there already.
+    /// Writes phase and message to the status, if they changed.
     async fn say(&self, migration: &Migration, phase: &str, message: &str) -> Result<()> {
         if (migration.phase(), migration.message()) == (phase, message) {
             return Ok(());
         }
-        tracing::info!(phase, message, "the migration of the datastore");
+        tracing::info!(phase, message, "phase of the datastore migration changed");
         self.orchestrator.set_migration_phase(migration, phase, message).await.map(drop)
     }
 
@@ -137,7 +139,7 @@ impl Mover {
         }
     }
 
-    /// Why it cannot begin yet.
+    /// Returns why the migration cannot start yet.
     async fn missing(&self) -> Result<Option<String>> {
         let old = self.orchestrator.definitions("crd.projectcalico.org").await?;
         if old.is_empty() {
@@ -212,12 +214,12 @@ impl Mover {
     }
 }
 
-/// Whether a program uses the new group with all its pods.
+/// Returns whether all pods of a component use the new group.
 fn is_there(follower: &Follower) -> bool {
     follower.group.eq_ignore_ascii_case(V3) && follower.rolled_out
 }
 
-/// Tells nodes whether they may use a datastore; true if that was otherwise before.
+/// Sets `datastoreReady`. Returns whether it changed.
 async fn set_ready(client: &Client, ready: bool) -> Result<bool> {
     let key = Key::resource(Kind::ClusterInformation, "", "default");
     let entry = match client.get(&key).await {

@@ -1,7 +1,8 @@
-//! Objects of Kubernetes in a datastore that is not Kubernetes: profiles of namespaces and service accounts, policies, labels
-//! of endpoints and nodes.
+//! Mirrors objects of Kubernetes to a datastore that is not Kubernetes: profiles of namespaces and service accounts,
+//! policies, labels of endpoints and nodes.
 //!
-//! Pure: what Kubernetes has and what the datastore has in, writes out. Every difference is found, whoever made it.
+//! Pure: objects of Kubernetes and of the datastore in, writes out. Every difference is corrected, whatever caused
+//! it.
 
 use crate::absence::{Claim, References, Subject, SubjectClass};
 use crate::write::Write;
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tortie_model::kinds::{Node, WorkloadEndpoint};
 use tortie_model::{Key, Kind, Resource, Value};
 
-/// Which parts are kept.
+/// Selection of the object types to mirror.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     pub namespaces: bool,
@@ -26,12 +27,12 @@ pub struct Mirror {
     datastore: BTreeMap<Key, Resource>,
 }
 
-/// Remembers on a node which of its labels came from Kubernetes.
+/// Annotation of a node with the labels that came from Kubernetes.
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 const ORCHESTRATOR: &str = "k8s";
 
 impl Mirror {
-    /// Kept as the datastore would give it back, so that the two can be compared.
+    /// Stores the object as the datastore would return it, so that both sides can be compared.
     pub fn put_kubernetes(&mut self, key: Key, resource: Resource) {
         match Value::decode(&key, &Value::Resource(resource).encode()) {
             Ok(Value::Resource(resource)) => _ = self.kubernetes.insert(key, resource),
@@ -67,7 +68,7 @@ impl Mirror {
         writes
     }
 
-    /// How many objects of the datastore are made from one of Kubernetes.
+    /// Counts the objects of the datastore that are derived from Kubernetes.
     pub fn references(&self, parts: Parts) -> References {
         let mut references = References::new();
         for (key, found) in &self.datastore {
@@ -79,7 +80,7 @@ impl Mirror {
         references
     }
 
-    /// The labels and the account of a pod, on an endpoint that a plugin has made.
+    /// Updates labels and service account of an endpoint created by the CNI plugin to those of its pod.
     fn endpoint(&self, key: &Key, found: &Resource) -> Option<Write> {
         let Resource::WorkloadEndpoint(found) = found else { return None };
         let Some(Resource::WorkloadEndpoint(pod)) = self.kubernetes.get(key) else { return None };
@@ -89,7 +90,7 @@ impl Mirror {
         (wanted != **found).then(|| Write::Update(Resource::from(wanted)))
     }
 
-    /// A node that Kubernetes no longer has goes; another has the labels that Kubernetes gives it, beside its own.
+    /// Deletes a node that Kubernetes no longer has, or updates its Kubernetes labels and keeps its own.
     fn node(&self, found: &Resource, labels: bool) -> Option<Claim<Write>> {
         let Resource::Node(node) = found else { return None };
         let name = kubernetes_name(node)?;
@@ -101,7 +102,7 @@ impl Mirror {
         (labels && wanted != **node).then(|| Claim::certain(Write::Update(Resource::from(wanted))))
     }
 
-    /// Nodes of the datastore by the names that Kubernetes has for them; empty for those of others.
+    /// Returns the Kubernetes name of each node of the datastore; empty for nodes that are not from Kubernetes.
     pub fn kubernetes_names(&self) -> BTreeMap<String, String> {
         let nodes = self.datastore.values().filter_map(|resource| match resource {
             Resource::Node(node) => Some(node),
@@ -113,7 +114,7 @@ impl Mirror {
 }
 
 impl Parts {
-    /// Whether an object is made from one of Kubernetes as a whole, by us alone.
+    /// Returns whether the whole object is derived from Kubernetes and managed by this controller only.
     fn copies(self, key: &Key) -> bool {
         let Key::Resource { kind, name, .. } = key else { return false };
         match kind {
@@ -125,13 +126,13 @@ impl Parts {
     }
 }
 
-/// What Kubernetes calls a node, if it is Kubernetes'.
+/// Returns the Kubernetes name of a node, if it is a Kubernetes node.
 fn kubernetes_name(node: &Node) -> Option<&str> {
     let reference = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == ORCHESTRATOR)?;
     Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
 }
 
-/// Makes one what the other is.
+/// Returns the write that makes `found` equal to `wanted`.
 fn copy(key: &Key, wanted: Option<&Resource>, found: Option<&Resource>) -> Option<Claim<Write>> {
     match (wanted, found) {
         (None, None) => None,
@@ -146,7 +147,7 @@ fn copy(key: &Key, wanted: Option<&Resource>, found: Option<&Resource>) -> Optio
         }
         (Some(wanted), Some(found)) => {
             let mut new = wanted.clone();
-            // What the datastore alone knows of its object.
+            // Keep the metadata that only the datastore has.
             *new.metadata_mut() = found.metadata().clone();
             new.metadata_mut().labels = wanted.metadata().labels.clone();
             (new != *found).then(|| Claim::certain(Write::Update(new)))

@@ -1,8 +1,9 @@
-//! Policies whose custom resource has another name than they have themselves.
+//! Renames policies whose custom resource has a different name than the policy.
 //!
-//! In `crd.projectcalico.org/v1` older versions stored the policy `web` of the default tier as `default.web`. Whoever looks for it by
-//! its name does not find it there, and could make a second one. So it is stored again under its name, and only then is the old
-//! one deleted: the same rules in the same tier are in force at every moment.
+//! In `crd.projectcalico.org/v1` older versions stored the policy `web` of the default tier as `default.web`. A
+//! client that looks it up by its name does not find it and could create a second one. So the policy is stored again
+//! under its name, and the old object is deleted only afterwards: the same rules of the same tier are in force at all
+//! times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tortie_model::kubernetes::is_derived_policy;
 use tortie_model::{Key, Kind, Resource};
 use tortie_store::tier_of;
 
-/// The kinds that have a tier.
+/// Kinds that have a tier.
 pub const KINDS: [Kind; 4] = [
     Kind::NetworkPolicy,
     Kind::GlobalNetworkPolicy,
@@ -19,15 +20,15 @@ pub const KINDS: [Kind; 4] = [
     Kind::StagedGlobalNetworkPolicy,
 ];
 
-/// Renamed before anything else is done again.
+/// Maximum number of policies renamed before other work continues.
 const AT_ONCE: usize = 50;
-/// After one could not be renamed.
+/// Delay after a failed rename.
 const RETRY: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub struct PolicyNames {
     misnamed: BTreeMap<Key, Misnamed>,
-    /// Not before this moment; nothing if there is nothing to do.
+    /// Earliest time of the next rename; `None` if there is nothing to do.
     due: Option<Duration>,
 }
 
@@ -37,7 +38,7 @@ struct Misnamed {
     tried: bool,
 }
 
-/// Stored under `to`, then deleted under `from` if it still is as it was.
+/// Creates the policy under `to`, then deletes `from` if it has not changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rename {
     pub from: Key,
@@ -64,17 +65,17 @@ impl PolicyNames {
         self.misnamed.len()
     }
 
-    /// Whether something may be renamed now.
+    /// Returns whether policies may be renamed now.
     pub fn is_due(&self, now: Duration) -> bool {
         !self.misnamed.is_empty() && self.due.is_some_and(|due| due <= now)
     }
 
-    /// Not yet: somebody has to be ready for it first.
+    /// Postpones renaming, because some nodes are not ready for it.
     pub fn postpone(&mut self, until: Duration) {
         self.due = Some(until);
     }
 
-    /// What to rename next. Each is tried once; what is still there after a while is tried again.
+    /// Returns the next policies to rename. Each is tried once; those that still exist after a delay are tried again.
     pub fn renames(&mut self, now: Duration) -> Vec<Rename> {
         if self.misnamed.values().all(|misnamed| misnamed.tried) {
             self.misnamed.values_mut().for_each(|misnamed| misnamed.tried = false);
@@ -94,7 +95,8 @@ impl PolicyNames {
     }
 }
 
-/// Policies in other tiers have always been stored under their names; one that is being deleted needs no other.
+/// Returns whether a policy must be renamed. Policies of other tiers were always stored under their names, and a
+/// policy that is being deleted needs no rename.
 fn is_misnamed(key: &Key, resource: &Resource) -> bool {
     let (Key::Resource { kind, name, .. }, meta) = (key, resource.metadata()) else { return false };
     meta.name != *name
@@ -103,7 +105,7 @@ fn is_misnamed(key: &Key, resource: &Resource) -> bool {
         && !is_derived_policy(*kind, &meta.name)
 }
 
-/// Whether what stands under the new name says the same as what is to be stored there.
+/// Returns whether the object under the new name has the same content as the one to be stored.
 pub fn says_the_same(one: &Resource, other: &Resource) -> bool {
     let (meta, mut copy) = (one.metadata(), other.clone());
     if meta.labels != other.metadata().labels || meta.annotations != other.metadata().annotations {
@@ -121,7 +123,7 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
-    /// A policy as the API's datastore reads it: under the name of its custom resource.
+    /// Returns a policy as read from the datastore: under the name of its custom resource.
     fn policy(stored: &str, name: &str, tier: &str) -> (Key, Resource) {
         let key = Key::resource(Kind::GlobalNetworkPolicy, "", stored);
         let annotations = json!({"projectcalico.org/metadata": json!({ "name": name }).to_string()});

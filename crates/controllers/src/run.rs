@@ -1,4 +1,5 @@
-//! From an argument list to running controllers.
+//! The controllers process: connects, runs leader election, health checks and HTTP endpoints, and follows the
+//! configuration.
 
 use crate::election::Election;
 use crate::http;
@@ -22,7 +23,7 @@ use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Client, Config, Error, Event, Limits, Resources, Watch};
 
-/// Between looks at whether datastore and Kubernetes answer: when they do, and when they do not.
+/// Interval between checks of the datastore and Kubernetes: after a success and after a failure.
 const CHECKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
 const RETRY: Duration = Duration::from_secs(2);
 const CLUSTER_TYPE: &str = "k8s";
@@ -35,7 +36,7 @@ pub enum RunError {
     Variable(#[from] BadVariable),
     #[error("{what}: {error}")]
     Io { what: &'static str, error: io::Error },
-    #[error("a part of the controllers has ended; start them again")]
+    #[error("a component of the controllers ended; restart them")]
     Ended,
 }
 
@@ -67,7 +68,7 @@ async fn run_until(
     let orchestrator = Orchestrator::connect(&target, Limits::default()).await?;
     let state = Arc::new(State::new(args.status_file.clone(), Liveness::default()));
     let health = watch::channel(args.health_port);
-    // Probes are answered from here on, or a server that is away for long would get the controllers killed.
+    // Serve probes from here on: otherwise a long outage of kube-apiserver would get the controllers killed.
     let mut observers = pin!(async {
         tokio::select! {
             () = write_liveness(&state) => {}
@@ -97,8 +98,8 @@ async fn run_until(
     let resources = Resources::new(client);
     let (sender, settings) = watch::channel(Arc::new(Settings::default()));
     let metrics = watch::channel(0);
-    tracing::info!(identity = election.identity, "the controllers start");
-    // Without a reader of standard output the daemon serves all the same.
+    tracing::info!(identity = election.identity, "starting the controllers");
+    // The daemon also runs when standard output is closed.
     let _ = writeln!(std::io::stdout(), "ready: controllers {}", election.identity);
     let parts = async {
         tokio::select! {
@@ -116,18 +117,18 @@ async fn run_until(
     };
     election.resign().await;
     drop(health.0);
-    tracing::info!("the controllers end");
+    tracing::info!("stopping the controllers");
     outcome
 }
 
 struct Connections {
     client: Client,
-    /// Kubernetes where it is not the datastore itself.
+    /// Client for Kubernetes; `None` if it is the datastore.
     kubernetes: Option<Client>,
     mover: Option<Mover>,
 }
 
-/// Connects, however long that takes; readiness has the cause meanwhile.
+/// Connects, retrying without limit. Readiness reports the error.
 async fn connect(
     config: Config,
     orchestrator: &Orchestrator,
@@ -142,7 +143,7 @@ async fn connect(
         let mover = Mover::connect(&config, orchestrator.clone(), migration::DRAIN).await?;
         return Ok(Connections { client, kubernetes: None, mover: Some(mover) });
     }
-    // Calico's objects are elsewhere, so the cluster need not serve their group.
+    // Calico's objects are in another datastore, so the cluster need not serve their API group.
     let there = Config {
         datastore_type: "kubernetes".to_owned(),
         calico_api_group: "crd.projectcalico.org/v1".to_owned(),
@@ -151,20 +152,20 @@ async fn connect(
     Ok(Connections { client, kubernetes: Some(Client::connect(&there).await?), mover: None })
 }
 
-/// The host's name and the process id.
+/// Returns the host name and the process id.
 fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}-{}", host.trim(), std::process::id())
 }
 
-/// Waits to lead, leads, and waits again.
+/// Waits for leadership, leads until it is lost, and repeats.
 async fn take_turns(
     election: &Election,
     place: &Place,
     mover: Option<&Mover>,
     mut settings: watch::Receiver<Arc<Settings>>,
 ) {
-    // Nothing is done before it is known what.
+    // The controllers do nothing before the configuration is known.
     if settings.wait_for(|settings| settings.spec.controllers.is_some()).await.is_err() {
         return;
     }
@@ -177,7 +178,7 @@ async fn take_turns(
         tokio::select! {
             () = lead::lead(place.clone(), settings.clone()) => return,
             () = follow_migration(mover) => return,
-            () = election.lost(&heartbeat) => tracing::warn!("this replica does not lead any more"),
+            () = election.lost(&heartbeat) => tracing::warn!("this replica lost the leadership"),
         }
         for part in lead::PARTS {
             place.state.liveness.forget(part);
@@ -186,7 +187,7 @@ async fn take_turns(
     }
 }
 
-/// Only objects in Kubernetes can move from one of its groups to the other.
+/// Runs the migration between API groups, which is only possible if Kubernetes is the datastore.
 async fn follow_migration(mover: Option<&Mover>) {
     match mover {
         Some(mover) => mover.follow().await,
@@ -194,7 +195,7 @@ async fn follow_migration(mover: Option<&Mover>) {
     }
 }
 
-/// For probes that read the status file.
+/// Updates the status file for probes that read it.
 async fn write_liveness(state: &State) {
     loop {
         state.write_liveness();
@@ -229,7 +230,8 @@ async fn follow_metrics_port(mut settings: watch::Receiver<Arc<Settings>>, port:
     }
 }
 
-/// Keeps the settings as the configuration says, from the first moment on, and says in its status what is in force.
+/// Keeps the settings in sync with the configuration, from the start, and writes the effective configuration to its
+/// status.
 async fn follow_configuration(
     resources: &Resources,
     environment: &Environment,
@@ -271,7 +273,7 @@ async fn hear_configuration(
             }
             Event::InSync(_) if !known => create(resources).await,
             Event::Unreadable { key, error, .. } => {
-                tracing::warn!(%key, %error, "the configuration cannot be read; the one before stays in force");
+                tracing::warn!(%key, %error, "cannot read the configuration; the previous one stays in force");
             }
             _ => {}
         }
@@ -285,13 +287,13 @@ async fn apply(
     sender: &watch::Sender<Arc<Settings>>,
 ) {
     if let Err(error) = configuration.validate() {
-        tracing::warn!(%error, "the configuration is not valid; the one before stays in force");
+        tracing::warn!(%error, "the configuration is invalid; the previous one stays in force");
         return;
     }
     let settings = match environment.over(&configuration.spec) {
         Ok(settings) => settings,
         Err(error) => {
-            tracing::warn!(%error, "the configuration is not used");
+            tracing::warn!(%error, "cannot apply the configuration; the previous one stays in force");
             return;
         }
     };
@@ -301,7 +303,7 @@ async fn apply(
     };
     let new = **sender.borrow() != settings;
     if new {
-        tracing::info!("the configuration is in force");
+        tracing::info!("applied the configuration");
         sender.send_replace(Arc::new(settings));
     }
     if configuration.status != status {
@@ -315,13 +317,13 @@ async fn apply(
     }
 }
 
-/// Until there is one: without it nothing runs.
+/// Creates the configuration, retrying until it exists: nothing runs without it.
 async fn create(resources: &Resources) {
     loop {
         match resources.create(Resource::from(settings::initial())).await {
             Ok(_) | Err(Error::AlreadyExists { .. }) => return,
             Err(error) => {
-                tracing::warn!(%error, "KubeControllersConfiguration cannot be made; trying again");
+                tracing::warn!(%error, "cannot create KubeControllersConfiguration; trying again");
                 tokio::time::sleep(RETRY).await;
             }
         }
@@ -334,12 +336,12 @@ mod tests {
     use crate::state::{Probe, check};
     use tokio::net::TcpListener;
 
-    /// Longer than between two looks of the health checks, shorter than a request may take.
+    /// Longer than the interval of the health checks, shorter than a request timeout.
     const SILENCE: Duration = Duration::from_secs(6);
 
     #[tokio::test(flavor = "multi_thread")]
     async fn controllers_that_wait_for_the_api_are_alive() {
-        // Closed at once: nobody listens there.
+        // The listener is dropped right away, so connections to this address are refused.
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let config = Config {
             datastore_type: "kubernetes".to_owned(),
@@ -373,7 +375,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_part_that_is_held_is_named_and_alive_again_when_it_goes_on() {
-        // An API server that takes requests and says nothing.
+        // An API server that accepts requests and never responds.
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = Config {
             datastore_type: "kubernetes".to_owned(),
@@ -406,7 +408,7 @@ mod tests {
         let stuck = said(Result::is_err).await.unwrap_err();
         assert!(stuck.starts_with("health-checks: no sign of life for "), "{stuck}");
         assert_eq!(state.liveness.page().0.as_u16(), 503);
-        // Nobody is there any more: requests fail at once, and the checks go on.
+        // The server is gone: requests fail immediately, and the checks continue.
         drop((held, server));
         said(Result::is_ok).await.unwrap();
     }

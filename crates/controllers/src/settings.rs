@@ -1,4 +1,4 @@
-//! Which controllers run and how: the KubeControllersConfiguration `default`, and variables of the environment before it.
+//! Settings of the controllers: the KubeControllersConfiguration `default`, overridden by environment variables.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const PERIOD: scalar::Duration = scalar::Duration::from_secs(300);
 const COMPACTION: scalar::Duration = scalar::Duration::from_secs(600);
 const GRACE: scalar::Duration = scalar::Duration::from_secs(900);
 
-/// A variable of the environment that cannot be used.
+/// An environment variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {reason}")]
 pub struct BadVariable {
@@ -23,15 +23,15 @@ pub struct BadVariable {
     reason: String,
 }
 
-/// What is in force.
+/// Effective settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     pub spec: KubeControllersConfigurationSpec,
-    /// The variables that had a part in it.
+    /// Environment variables that were applied.
     pub variables: BTreeMap<String, String>,
 }
 
-/// The variables that matter, as they are set.
+/// Values of the recognised environment variables that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<&'static str, String>);
 
@@ -45,7 +45,7 @@ const VARIABLES: [&str; 7] = [
     "AUTO_HOST_ENDPOINTS",
 ];
 
-/// What is made where there is none.
+/// Returns the configuration that is created if none exists.
 pub fn initial() -> KubeControllersConfiguration {
     let reconciler = || Some(ReconcilerConfig { reconciler_period: Some(PERIOD) });
     let host_endpoint =
@@ -84,12 +84,12 @@ impl Environment {
         Environment(VARIABLES.into_iter().filter_map(set).collect())
     }
 
-    /// Fails where a variable says what cannot be done; to be asked once, at the start.
+    /// Returns an error if a variable has an invalid value. Called once at start.
     pub fn check(&self) -> Result<(), BadVariable> {
         self.over(&initial().spec).map(drop)
     }
 
-    /// The configuration with what the variables say instead.
+    /// Returns the configuration overridden by the environment variables.
     pub fn over(&self, spec: &KubeControllersConfigurationSpec) -> Result<Settings, BadVariable> {
         let mut spec = spec.clone();
         let mut controllers = spec.controllers.take().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Environment {
     }
 }
 
-/// Only these run, each as it is configured or else as it is made.
+/// Returns a configuration in which only the listed controllers run, each as configured or else with its default.
 fn enabled(list: &str, configured: &ControllersConfig) -> Result<ControllersConfig, String> {
     let default = initial().spec.controllers.unwrap_or_default();
     let mut controllers =
@@ -185,30 +185,30 @@ impl Settings {
         self.controllers().node
     }
 
-    /// Whether only services that ask for it get an address; nothing if none does.
+    /// Returns which services get an address, or `None` if the load-balancer controller is disabled.
     pub fn balancer(&self) -> Option<AssignIPs> {
         Some(self.controllers().load_balancer?.assign_ips)
     }
 
-    /// How long an address must look leaked before it is released; nothing if it never is.
+    /// Returns how long an address must appear leaked before it is released, or `None` to never release it.
     pub fn leak_grace(&self) -> Option<Duration> {
         let grace = self.node()?.leak_grace_period.unwrap_or(GRACE);
         grace.to_std().filter(|grace| !grace.is_zero())
     }
 
-    /// How often etcd forgets its history; nothing if it never does.
+    /// Returns the interval of etcd compactions, or `None` to never compact.
     pub fn compaction_period(&self) -> Option<Duration> {
         let period = self.spec.etcd_v3_compaction_period.unwrap_or(COMPACTION);
         period.to_std().filter(|period| !period.is_zero())
     }
 
-    /// Whether policies are stored again under their own names. Not only where somebody says so: others look for them there.
+    /// Returns whether misnamed policies are renamed. On by default, because clients look them up by their names.
     pub fn migrates_policy_names(&self) -> bool {
         let migration = self.controllers().migration;
         migration.is_none_or(|migration| migration.policy_name_migrator != Switch::Disabled)
     }
 
-    /// The port of metrics, if they are to be had.
+    /// Returns the port of the metrics endpoint, if it is enabled.
     pub fn metrics_port(&self) -> Option<u16> {
         let port = self.spec.prometheus_metrics_port?;
         u16::try_from(port).ok().filter(|port| *port != 0)

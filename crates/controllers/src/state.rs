@@ -1,4 +1,4 @@
-//! What the process says of itself: the status file, for probes that run a command, and the same for those over HTTP.
+//! Health of the process: the status file for probes that run a command, and the same state for HTTP probes.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,18 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tortie_http::liveness::{self, Liveness};
 
-/// The parts that can be unready.
+/// Components that can be unready.
 pub const STARTUP: &str = "Startup";
 pub const DATASTORE: &str = "CalicoDatastore";
 pub const KUBERNETES: &str = "KubeAPIServer";
 pub const ABSENCE: &str = "ProofOfAbsence";
 
-/// Between writes of the file, also if nothing has changed.
+/// Interval between writes of the file, also without changes.
 pub const WRITES: Duration = Duration::from_secs(10);
-/// A process that has not written the file for so long does not live.
+/// Age of the file from which the process counts as dead.
 const OLDEST: Duration = Duration::from_secs(90);
 
-/// The form of the reference, and the parts that give no sign of life.
+/// Content of the status file: the format of calico-kube-controllers plus the components without a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Status {
@@ -43,7 +43,7 @@ pub struct State {
     pub liveness: Liveness,
 }
 
-/// What a probe asks.
+/// Kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     Liveness,
@@ -57,7 +57,7 @@ impl State {
         state
     }
 
-    /// The file is written when something changed.
+    /// Sets the condition of a component and writes the file if it changed.
     pub fn set(&self, part: &str, outcome: Result<(), String>) {
         let condition = match outcome {
             Ok(()) => Condition { ready: true, reason: String::new() },
@@ -71,7 +71,7 @@ impl State {
         self.write(&status);
     }
 
-    /// Writes down which parts live. That it is written at all says that the process does.
+    /// Writes the components without a heartbeat. The age of the file shows whether the process itself is alive.
     pub fn write_liveness(&self) {
         let silent = self.liveness.silent(&BTreeMap::new()).into_iter();
         let mut status = held(&self.status);
@@ -86,11 +86,11 @@ impl State {
 
     fn write(&self, status: &Status) {
         if let Err(error) = write(&self.file, status) {
-            tracing::debug!(%error, file = %self.file.display(), "the status file cannot be written");
+            tracing::debug!(%error, file = %self.file.display(), "cannot write the status file");
         }
     }
 
-    /// Why it is not ready; nothing if it is.
+    /// Returns why the process is not ready, if it is not.
     pub fn trouble(&self) -> Option<String> {
         trouble(&held(&self.status).readiness)
     }
@@ -114,7 +114,7 @@ fn trouble(conditions: &BTreeMap<String, Condition>) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Replaced as a whole, so that nobody reads half of it.
+/// Writes the file and replaces it atomically, so that no probe reads a partial one.
 fn write(file: &Path, status: &Status) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         std::fs::create_dir_all(dir)?;
@@ -124,7 +124,7 @@ fn write(file: &Path, status: &Status) -> io::Result<()> {
     std::fs::rename(&new, file)
 }
 
-/// What a probe answers that has the file alone: the reasons if something is wrong.
+/// Evaluates a probe from the status file alone and returns the reasons of a failure.
 pub fn check(file: &Path, probe: Probe) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(failed)?;
@@ -134,7 +134,7 @@ pub fn check(file: &Path, probe: Probe) -> Result<(), String> {
         Probe::Readiness => &status.readiness,
         Probe::Liveness => {
             let written = std::fs::metadata(file).and_then(|metadata| metadata.modified()).map_err(failed)?;
-            // A clock that was put back is no reason.
+            // A clock that was set back is not a failure.
             let age = SystemTime::now().duration_since(written).unwrap_or_default();
             if age > OLDEST {
                 return Err(format!("{} was not written for {} s", file.display(), age.as_secs()));

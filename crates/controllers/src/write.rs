@@ -1,4 +1,4 @@
-//! What a controller wants written, and the writing of it.
+//! A write that a controller decides on, and its execution.
 
 use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::{Client, Resources};
@@ -8,7 +8,7 @@ use tortie_store::{Client, Resources};
 #[allow(clippy::large_enum_variant)]
 pub enum Write {
     Create(Resource),
-    /// Over the version that the resource was made from.
+    /// Replaces the version that the resource was derived from.
     Update(Resource),
     Delete {
         kind: Kind,
@@ -38,7 +38,7 @@ impl Write {
         }
     }
 
-    /// As any user would write it: with defaults, checks and whatever belongs to it.
+    /// Executes the write like a user's: with defaults, validation and dependent objects.
     pub async fn carry_out(self, resources: &Resources) -> tortie_store::Result<()> {
         settled(match self {
             Write::Create(resource) => resources.create(resource).await.map(drop),
@@ -49,7 +49,7 @@ impl Write {
         })
     }
 
-    /// As it is: for objects that are made from others and not checked like those of users.
+    /// Executes the write unchanged, for derived objects that are not validated like those of users.
     pub async fn carry_out_plainly(self, client: &Client) -> tortie_store::Result<()> {
         let key = self.key();
         settled(match self {
@@ -66,7 +66,7 @@ impl Write {
     }
 }
 
-/// Somebody else was quicker: what they wrote is heard of soon, and then looked at again.
+/// Ignores a lost race: the newer version arrives as an event and is reconciled then.
 fn settled(outcome: tortie_store::Result<()>) -> tortie_store::Result<()> {
     match outcome {
         Err(error) if error.is_lost_race() => Ok(()),

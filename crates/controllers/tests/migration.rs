@@ -1,4 +1,4 @@
-//! A cluster's objects move from one API group to the other, on a real API server.
+//! Migration of a cluster's objects from one API group to the other, on a real API server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::{Value as Json, json};
@@ -34,7 +34,7 @@ fn config(server: &ApiServer, group: &str) -> Config {
 }
 
 impl Cluster {
-    /// With definitions of both groups and an API server in front of the older one.
+    /// Starts a cluster with the CRDs of both groups and an aggregated API server registered for the newer group.
     async fn start() -> Cluster {
         let server = ApiServer::start();
         server.install(CalicoGroup::V1);
@@ -57,13 +57,13 @@ impl Cluster {
         Cluster { server, old, new, mover }
     }
 
-    /// Behind which nobody is; it only stands in the way, as the real one does.
+    /// Registers an aggregated API server without a backend, which hides the CRDs of the group as the real one does.
     fn register_api_server(&self) {
         let mut registration = json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
             "metadata": {"name": "v3.projectcalico.org", "labels": {"kept": "yes"}},
             "spec": {"group": "projectcalico.org", "version": "v3", "groupPriorityMinimum": 1500, "versionPriority": 200,
                 "insecureSkipTLSVerify": true, "service": {"namespace": "shop", "name": "calico-api", "port": 443}}});
-        // Kubernetes has one for its own definitions.
+        // Kubernetes has created an APIService for the group's CRDs; replace it.
         let own = self.server.must("GET", API_SERVICE, None);
         registration["metadata"]["resourceVersion"] = own["metadata"]["resourceVersion"].clone();
         self.server.must("PUT", API_SERVICE, Some(&registration));
@@ -83,7 +83,7 @@ impl Cluster {
         object["status"]["phase"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Steps until there is a phase. What was served by somebody else a moment ago may fail.
+    /// Runs steps until the phase is reached. A step may fail shortly after the API server for the group has changed.
     async fn until(&self, phase: &str) {
         for _ in 0..600 {
             let outcome = self.mover.step().await;
@@ -150,14 +150,14 @@ async fn objects_move_to_the_other_group() {
     fill(&cluster).await;
     cluster.register_api_server();
     let (server, old, new) = (&cluster.server, &cluster.old, &cluster.new);
-    // Both groups have a set of the same name that is not the same.
+    // Both groups have a network set of the same name with different content.
     cluster.ask();
     cluster.until(phase::WAITING).await;
     let message = server.must("GET", MIGRATION, None)["status"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("1 objects differ") && message.contains("shared"), "{message}");
     assert_eq!(cluster.is_ready(old).await, Some(false));
     assert!(server.must("GET", API_SERVICE, None)["spec"].get("service").is_none());
-    // Whoever changes his mind has everything as it was.
+    // Aborting restores the previous state.
     server.must("DELETE", MIGRATION, None);
     assert!(cluster.mover.step().await.unwrap());
     assert!(server.send("GET", MIGRATION, None).is_err(), "the migration is gone");
@@ -167,7 +167,7 @@ async fn objects_move_to_the_other_group() {
         (&json!("calico-api"), &json!("yes"))
     );
     assert_eq!(cluster.is_ready(old).await, Some(true));
-    // The second time the conflict is resolved.
+    // In the second attempt the conflict is resolved.
     cluster.ask();
     cluster.until(phase::WAITING).await;
     server.must("DELETE", &format!("{SETS}/shared"), None);
@@ -204,7 +204,7 @@ async fn objects_move_to_the_other_group() {
     nodes_follow(&cluster).await;
 }
 
-/// It is complete when all nodes use the new group; only then does its object go, and with it the older group.
+/// The migration completes when all nodes use the new group; only then its object and the old group can be deleted.
 async fn nodes_follow(cluster: &Cluster) {
     let server = &cluster.server;
     let mut nodes = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "calico-node", "namespace": "kube-system"},
@@ -227,7 +227,7 @@ async fn nodes_follow(cluster: &Cluster) {
     server.must("PUT", &format!("{path}/calico-node/status"), Some(&rolled));
     assert!(!cluster.mover.step().await.unwrap());
     assert_eq!(cluster.phase(), phase::COMPLETE);
-    // A kind of somebody else in the same group, whose objects were not moved.
+    // A foreign kind in the same group, whose objects were not moved.
     let mut foreign = schema::storage_crds()[0].clone();
     foreign["metadata"]["name"] = "others.crd.projectcalico.org".into();
     foreign["spec"]["names"] =

@@ -11,7 +11,7 @@ fn block_on<T>(round: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(round)
 }
 
-/// What the API server has, and which objects were read.
+/// Objects of the API server and the list of objects that were read.
 #[derive(Default)]
 struct World {
     guard: AbsenceGuard,
@@ -31,7 +31,7 @@ impl World {
         world
     }
 
-    /// Claims on these nodes; the names that were admitted.
+    /// Submits claims on these nodes and returns the admitted names.
     fn admit(&mut self, names: &[&str], referenced: usize) -> Vec<String> {
         self.admit_all(names.iter().map(|name| (*name).to_owned()), referenced).actions
     }
@@ -146,7 +146,7 @@ fn a_large_share_is_admitted_as_a_whole_or_not_at_all() {
     world.existing.clear();
     assert_eq!(world.admit(&all, 10), all);
     assert_eq!((world.guard.report(), world.guard.withheld()), (Ok(()), 0));
-    // The objects come back.
+    // The objects are back.
     world.existing.insert("n0".into());
     world.admit(&all, 10);
     assert!(world.guard.report().is_err());

@@ -61,7 +61,7 @@ impl World {
         service.annotations.insert(annotation.to_owned(), value.to_owned());
     }
 
-    /// Carries out what is to be done until there is nothing; returns how much that was.
+    /// Executes actions until none are left and returns their number.
     fn settle(&mut self) -> usize {
         for round in 0..10 {
             let actions = self.balancer.decide(Some(&self.mode));
@@ -140,7 +140,7 @@ fn a_service_gets_an_address_of_each_family_and_gives_them_back() {
     assert_eq!(world.status("other").len(), 1);
     assert_eq!((world.status("plain").len(), world.assigned()), (0, 3));
     assert_eq!(world.settle(), 0, "nothing is done twice");
-    // Somebody writes nonsense into the status.
+    // A user overwrites the status.
     world.service("web", |service| service.ip_versions = vec![4, 6]);
     world.settle();
     assert_eq!(world.status("web").len(), 2);
@@ -174,7 +174,7 @@ fn addresses_and_pools_may_be_asked_for() {
     world.annotate("manual", POOLS[0], "[\"manual\"]");
     world.settle();
     assert!(world.status("manual")[0].starts_with("203.0.113."));
-    // Without the annotation the address is from a pool that is not for everybody.
+    // Without the annotation, the address comes from an automatically assigned pool.
     world.service("manual", |_| {});
     world.settle();
     assert!(world.status("manual")[0].starts_with("198.51.100."));
@@ -213,7 +213,7 @@ fn without_a_pool_there_is_nothing_to_have() {
     world.balancer.put_pool("v4", None);
     world.settle();
     assert_eq!((world.status("web").len(), world.assigned()), (0, 0));
-    // A pool that is switched off gives nothing new; what it gave stays.
+    // A disabled pool assigns nothing new, and its existing addresses are kept.
     world.pool("v4", json!({"cidr": "198.51.100.0/29", "blockSize": 29, "allowedUses": ["LoadBalancer"]}));
     world.settle();
     let off = json!({"cidr": "198.51.100.0/29", "blockSize": 29, "allowedUses": ["LoadBalancer"], "disabled": true});
@@ -224,7 +224,7 @@ fn without_a_pool_there_is_nothing_to_have() {
     assert_eq!(world.balancer.decide(None), [], "a controller that is off does nothing");
 }
 
-/// After this, the address of a service is in no known pool: it is released if that is proven, and not before.
+/// Checks that an address which is in no known pool is released only once that is proven.
 fn check_release_after(lose_pool: impl FnOnce(&mut World)) {
     let mut world = World::new();
     world.service("web", |_| {});

@@ -1,4 +1,4 @@
-//! Every object of one group in the other.
+//! Copies all objects from one API group to the other and compares them.
 
 use futures::TryStreamExt as _;
 use serde_json::{Value as Json, json};
@@ -7,7 +7,7 @@ use tortie_model::key::AffinityType;
 use tortie_model::{API_VERSION, Key, KeyRange, Kind, ObjectMeta, Resource, Value};
 use tortie_store::{Client, Entry, Error, Result};
 
-/// Objects that are written at a time.
+/// Number of concurrent writes.
 const WORKERS: usize = 10;
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
@@ -16,7 +16,7 @@ pub struct Copy<'a> {
     pub to: &'a Client,
 }
 
-/// In the order in which they are copied: what others name comes first.
+/// Kinds in the order in which they are copied: objects that others refer to come first.
 const RESOURCES: [Kind; 18] = [
     Kind::Tier,
     Kind::BGPConfiguration,
@@ -34,28 +34,28 @@ const RESOURCES: [Kind; 18] = [
     Kind::HostEndpoint,
     Kind::NetworkSet,
     Kind::GlobalNetworkSet,
-    // Addresses are records, and come between.
+    // IPAM records are copied between these.
     Kind::CalicoNodeStatus,
     Kind::ClusterInformation,
 ];
 
-/// The kinds that must be defined where objects are copied to.
+/// Returns the kinds that must be defined in the target group.
 pub fn kinds() -> impl Iterator<Item = Kind> {
     let records = [Kind::IPAMBlock, Kind::BlockAffinity, Kind::IPAMHandle, Kind::IPAMConfiguration];
     RESOURCES.into_iter().chain(records)
 }
 
-/// Whether a definition of crd.projectcalico.org is of a kind whose objects are copied.
+/// Returns whether a CRD of crd.projectcalico.org is of a kind whose objects are copied.
 pub fn is_moved(definition: &str) -> bool {
     let Some(plural) = definition.strip_suffix(".crd.projectcalico.org") else { return false };
     kinds().any(|kind| match kind {
-        // The one kind that has another name there.
+        // The only kind with a different name in that group.
         Kind::IPAMConfiguration => plural == "ipamconfigs",
         other => plural == other.plural(),
     })
 }
 
-/// What is copied, without what is known about the cluster, by which it is locked.
+/// Returns the ranges to copy, without ClusterInformation, which holds the lock of the datastore.
 fn ranges() -> Vec<KeyRange> {
     let written = |kind: &Kind| KeyRange::Written { kind: *kind, namespace: None };
     let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
@@ -74,7 +74,7 @@ fn ranges() -> Vec<KeyRange> {
 }
 
 impl Copy<'_> {
-    /// Objects that both groups have and that are not the same.
+    /// Returns the objects that exist in both groups with different content.
     pub async fn conflicts(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for range in ranges() {
@@ -89,7 +89,7 @@ impl Copy<'_> {
         Ok(found)
     }
 
-    /// What is known about the cluster is there, and says that nobody may use the datastore yet.
+    /// Copies ClusterInformation with `datastoreReady: false`, so that no component uses the target yet.
     pub async fn lock_target(&self) -> Result<()> {
         let key = Key::resource(Kind::ClusterInformation, "", "default");
         let Value::Resource(Resource::ClusterInformation(mut information)) = self.from.get(&key).await?.value
@@ -102,13 +102,13 @@ impl Copy<'_> {
         self.to.apply(&key, &value, None).await.map(drop)
     }
 
-    /// Copies what is not there; how many objects there are.
+    /// Copies missing objects and returns the number of objects in the source.
     pub async fn objects(&self) -> Result<usize> {
         let mut count = 0;
         for range in ranges() {
             let entries = list(self.from, &range).await?;
             count += entries.len();
-            // Range by range: what others name is there before they are.
+            // Range by range, so that referenced objects exist before those that refer to them.
             futures::stream::iter(entries.into_iter().map(Ok))
                 .try_for_each_concurrent(WORKERS, |entry: Entry| self.copy(entry))
                 .await?;
@@ -131,7 +131,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Objects have new identities: those that go with others name these as their owners.
+    /// Updates owner references: copied objects have new UIDs.
     pub async fn owners(&self) -> Result<()> {
         let (mut identities, mut owned) = (HashMap::new(), Vec::new());
         for kind in RESOURCES {
@@ -165,7 +165,7 @@ impl Copy<'_> {
     }
 }
 
-/// All of a range. What cannot be read would be lost, so it ends everything.
+/// Lists a range. Fails on unreadable entries, which would otherwise be lost.
 async fn list(client: &Client, range: &KeyRange) -> Result<Vec<Entry>> {
     let mut listing = client.list(range).await?;
     match listing.unreadable.pop() {
@@ -178,8 +178,8 @@ fn by_key(entries: Vec<Entry>) -> HashMap<Key, Entry> {
     entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
 }
 
-/// What people have said about an object: the rest is the server's. Owners of our group come later, when they have their new identities: an
-/// object whose owner is not there would be taken for garbage.
+/// Keeps the metadata set by users; the server sets the rest. Owner references of our group are added later, with the
+/// new UIDs: Kubernetes would garbage-collect an object whose owner does not exist.
 fn bare(metadata: &ObjectMeta) -> ObjectMeta {
     let foreign = metadata.owner_references.iter().filter(|owner| owner.api_version != API_VERSION);
     ObjectMeta {
@@ -193,12 +193,12 @@ fn bare(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// What two objects have to have in common to be the same.
+/// Returns the content that must be equal for two objects to be the same.
 fn content(value: &Value) -> Json {
     match value {
         Value::Resource(resource) => {
             let mut resource = resource.clone();
-            // In one group Kubernetes has filled in what in the other whoever wrote has.
+            // In one group Kubernetes has set the defaults, in the other the writing component.
             resource.set_defaults();
             let mut labels = resource.metadata().labels.clone();
             labels.remove(TIER_LABEL);

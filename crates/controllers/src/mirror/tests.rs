@@ -23,7 +23,7 @@ fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json) -> 
     }
 }
 
-/// A datastore that takes the writes, with versions.
+/// A datastore that applies the writes and assigns versions.
 #[derive(Default)]
 struct World {
     mirror: Mirror,
@@ -140,7 +140,7 @@ fn nodes_follow_those_of_kubernetes() {
     assert_eq!((names["n1"].as_str(), names["bare"].as_str()), ("kube-n1", ""));
 }
 
-/// Whatever happens on both sides, in the end they are equal.
+/// After random changes on both sides, the datastore equals Kubernetes again.
 #[test]
 fn five_thousand_random_changes_end_in_equality() {
     let seed =
@@ -166,7 +166,7 @@ fn five_thousand_random_changes_end_in_equality() {
         match random.random_range(0..10) {
             0..5 => world.kubernetes(one),
             5..7 => world.mirror.remove_kubernetes(&one.0),
-            // By hand.
+            // A manual change in the datastore.
             7 => world.datastore(one),
             8 => world.mirror.remove_datastore(&one.0),
             _ => writes += world.settle(),

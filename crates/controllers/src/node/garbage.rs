@@ -1,7 +1,8 @@
-//! Garbage collection of addresses: which of them nobody holds any more, and which blocks nobody needs.
+//! Garbage collection of addresses: finds addresses that no workload or node holds, and blocks that are no longer
+//! needed.
 //!
-//! Pure: entries of the datastore, pods and nodes of Kubernetes and the time in, actions out. What an action does comes back
-//! as a changed block, so whatever fails is found again by the next scan.
+//! Pure: datastore entries, Kubernetes pods and nodes and the time in, actions out. The effect of an action arrives
+//! as a changed block, so the next scan finds failed actions again.
 
 use super::pods::{PodName, Pods, holds};
 use crate::absence::{Claim, References, Subject, SubjectClass};
@@ -15,29 +16,29 @@ use tortie_ipam::{Owner, Tunnel, space};
 use tortie_model::ipam::Block;
 use tortie_model::key::AffinityType;
 
-/// Of virtual machines, whose addresses outlive their pods.
+/// Attributes of virtual machines, whose addresses outlive their pods.
 const VIRTUAL_MACHINES: [&str; 3] = ["vmi-name", "vmi-uid", "vm-uid"];
-/// Between scans when nothing else asks for one.
+/// Interval between scans without other triggers.
 const USUAL_PERIOD: Duration = Duration::from_secs(300);
-/// After a change: several come together.
+/// Delay after a change, to coalesce several.
 const AFTER_A_CHANGE: Duration = Duration::from_secs(2);
 
-/// Time since some moment; only differences count.
+/// Time since an arbitrary start; only differences matter.
 pub type Time = Duration;
 
-/// One thing to do.
+/// Action of the collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// All addresses of a handle, which nobody holds.
+    /// Releases all addresses of a handle that nothing holds.
     Release { handle: String, addresses: Vec<Release> },
-    /// An empty block that its owner does not need.
+    /// Releases an empty block that its owner does not need.
     ReleaseBlock { owner: Owner, cidr: IpNet },
 }
 
-/// Which nodes there are: those of Kubernetes by the names they have in the datastore.
+/// Existing nodes, and the mapping between their names in the datastore and in Kubernetes.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
-    /// The name that Kubernetes has for each node of the datastore; empty for one that is not Kubernetes'.
+    /// Kubernetes name of each node of the datastore; empty for nodes that are not from Kubernetes.
     pub kubernetes_names: BTreeMap<String, String>,
     pub kubernetes: BTreeSet<String>,
 }
@@ -47,43 +48,44 @@ pub struct Garbage {
     grace: Option<Duration>,
     blocks: BTreeMap<IpNet, Block>,
     affinities: BTreeSet<(String, IpNet)>,
-    /// Since when nobody seems to hold an address, by handle and address.
+    /// Time since which an address appears leaked, by handle and address.
     suspects: BTreeMap<(String, IpAddr), Time>,
-    /// Since when a block is empty.
+    /// Time since which a block is empty.
     empty: BTreeMap<IpNet, Time>,
-    /// Handles of pods and nodes that the last scan found.
+    /// Number of handles of pods and of nodes that the last scan found.
     references: References,
     next_scan: Option<Time>,
 }
 
-/// What is to be said of an address.
+/// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Somebody holds it, or nothing says otherwise.
+    /// In use, or there is no evidence otherwise.
     Held,
-    /// Nobody holds it; whether its node is gone too.
+    /// Not held by any pod; `node_gone` if its node does not exist either.
     Leaked { node_gone: bool },
-    /// A node's own, of a node that is gone.
+    /// Tunnel address of a node that does not exist.
     OfGoneNode,
 }
 
-/// What is to be released of a handle, and who must be gone for it.
+/// Addresses of a handle to release, and the objects that must be absent for it.
 #[derive(Debug, Default)]
 struct Leak {
     addresses: Vec<Release>,
-    /// By pod and node, the addresses that were assigned to it.
+    /// Addresses by the pod and node that they were assigned to.
     pods: BTreeMap<(PodName, Option<String>), Vec<IpAddr>>,
     nodes: BTreeSet<String>,
 }
 
-/// What the scan knows of an allocation.
+/// An allocation and its verdict in the current scan.
 struct JudgedAllocation<'a> {
     allocation: Allocation<'a>,
     verdict: Verdict,
 }
 
 impl Nodes {
-    /// Whether Kubernetes no longer has a node. One that is not Kubernetes' is not ours to judge.
+    /// Returns whether Kubernetes no longer has the node. A node that is not from Kubernetes is never considered
+    /// gone.
     fn is_gone(&self, name: &str) -> bool {
         match self.kubernetes_names.get(name).map(String::as_str) {
             Some("") => false,
@@ -102,7 +104,8 @@ impl Nodes {
 }
 
 impl Garbage {
-    /// How long an address must look leaked before it is released; `None` releases only what gone nodes had.
+    /// Sets how long an address must appear leaked before it is released; `None` releases only addresses of deleted
+    /// nodes.
     pub fn set_grace(&mut self, grace: Option<Duration>) {
         if self.grace != grace {
             self.grace = grace;
@@ -129,12 +132,12 @@ impl Garbage {
         self.affinities.remove(&(owner.to_owned(), cidr));
     }
 
-    /// Something changed that may make an address a leak; a scan follows soon.
+    /// Schedules a scan soon, after a change that may have leaked an address.
     pub fn hurry(&mut self, now: Time) {
         self.scan_by(now + AFTER_A_CHANGE);
     }
 
-    /// A node is gone: everything is looked at, at once.
+    /// Schedules an immediate scan, after a node was deleted.
     pub fn hurry_at_once(&mut self) {
         self.next_scan = None;
     }
@@ -143,17 +146,17 @@ impl Garbage {
         self.blocks.values()
     }
 
-    /// How many addresses look leaked.
+    /// Returns the number of addresses that appear leaked.
     pub fn suspects(&self) -> usize {
         self.suspects.len()
     }
 
-    /// What the last scan has seen, gone or not.
+    /// Returns the number of objects that the last scan found references to, missing or not.
     pub fn references(&self) -> &References {
         &self.references
     }
 
-    /// A scan not later than this.
+    /// Schedules a scan no later than this.
     pub fn scan_by(&mut self, time: Time) {
         if let Some(next) = &mut self.next_scan {
             *next = time.min(*next);
@@ -164,7 +167,7 @@ impl Garbage {
         self.next_scan.is_none_or(|next| next <= now)
     }
 
-    /// Looks at every address. What is to be done is the same however often it is asked, until it is done.
+    /// Scans all addresses. Returns the same actions on every call until they have been executed.
     pub fn scan(&mut self, pods: &Pods, nodes: &Nodes, now: Time) -> Vec<Claim<Action>> {
         let blocks = std::mem::take(&mut self.blocks);
         let seen: Vec<JudgedAllocation<'_>> = blocks
@@ -183,11 +186,12 @@ impl Garbage {
         claims
     }
 
-    /// Handles of which every address is a leak, for long enough or of a node that is gone.
+    /// Returns claims for handles of which all addresses are leaked, for longer than the grace period or on a deleted
+    /// node.
     fn releases(&mut self, seen: &[JudgedAllocation<'_>], nodes: &Nodes, now: Time) -> Vec<Claim<Action>> {
         let inhabited = inhabited_nodes(seen);
         let mut suspects = BTreeMap::new();
-        // Nothing for a handle of which an address is held.
+        // `None` for a handle with an address that is held.
         let mut handles: BTreeMap<&str, Option<Leak>> = BTreeMap::new();
         let mut pods = 0;
         for JudgedAllocation { allocation, verdict } in seen {
@@ -230,8 +234,8 @@ impl Garbage {
         handles.into_iter().filter_map(|(handle, leak)| Some(leak?.into_claim(handle))).collect()
     }
 
-    /// Empty blocks of nodes that are gone, claims of theirs without a block, and what a node has had empty for long while
-    /// it has others.
+    /// Returns claims for empty blocks and for affinities without a block of deleted nodes, and for blocks that have
+    /// been empty for longer than the grace period on nodes that have others.
     fn unneeded_blocks(
         &mut self,
         blocks: &BTreeMap<IpNet, Block>,
@@ -282,11 +286,11 @@ impl Garbage {
         claims
     }
 
-    /// When the next suspect becomes a leak, but not later than usual.
+    /// Schedules the next scan for when the next suspect becomes a leak, at the latest after the usual interval.
     fn plan_next_scan(&mut self, now: Time) {
         let period = self.grace.filter(|grace| !grace.is_zero()).map_or(USUAL_PERIOD, |grace| grace / 2);
         let due = self.grace.and_then(|grace| self.suspects.values().map(|since| *since + grace).min());
-        // What could not be done is tried again, but not all the time.
+        // Failed actions are retried, with a minimum delay.
         let due = due.map(|due| due.max(now + AFTER_A_CHANGE));
         self.next_scan = Some(due.unwrap_or(now + period).min(now + period));
     }
@@ -301,7 +305,7 @@ impl Leak {
     }
 }
 
-/// How many nodes of Kubernetes the datastore refers to.
+/// Returns the number of Kubernetes nodes that the datastore refers to.
 fn count_nodes(
     blocks: &BTreeMap<IpNet, Block>,
     affinities: &BTreeSet<(String, IpNet)>,
@@ -317,7 +321,7 @@ fn count_nodes(
     names.filter(|name| nodes.is_of_kubernetes(name)).collect::<BTreeSet<&str>>().len()
 }
 
-/// Nodes on which somebody holds an address; what else they have stays as long.
+/// Returns the nodes with an address in use; their other addresses and blocks are kept as well.
 fn inhabited_nodes<'a>(seen: &'a [JudgedAllocation<'_>]) -> BTreeSet<&'a str> {
     let held = seen.iter().filter(|seen| seen.verdict == Verdict::Held);
     held.filter_map(|seen| seen.allocation.attribute(attribute::NODE)).collect()
@@ -332,7 +336,7 @@ fn judge(allocation: &Allocation<'_>, pods: &Pods, nodes: &Nodes) -> Verdict {
     let node_gone = node.is_some_and(|node| nodes.is_gone(node));
     match allocation.attribute(attribute::TYPE) {
         Some(kind) if Tunnel::of_attribute(kind).is_some() && node_gone => return Verdict::OfGoneNode,
-        // Of a node that is there, or of a kind that is not known here.
+        // The node exists, or the type is unknown.
         Some(_) => return Verdict::Held,
         None => {}
     }

@@ -1,4 +1,4 @@
-//! Host endpoints that come with their nodes and go with them.
+//! Automatic host endpoints: created, updated and deleted with their nodes.
 
 use crate::absence::{Claim, Origin, References, Subject, SubjectClass};
 use crate::write::Write;
@@ -15,12 +15,12 @@ use tortie_model::kinds::{
 use tortie_model::selector::Selector;
 use tortie_model::{Key, Kind, ObjectMeta, Resource};
 
-/// Says that an endpoint is one of these. Others are never touched.
+/// Label of automatic host endpoints. Others are never modified.
 const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
 const PROFILE: &str = "projectcalico-default-allow";
 const LONGEST_NAME: usize = 253;
 
-/// What differs between the endpoints there are and those there should be. `origin` is where the nodes are from.
+/// Returns the writes that turn the existing endpoints into the wanted ones. `origin` is the source of the nodes.
 pub fn writes(
     config: Option<&AutoHostEndpointConfig>,
     nodes: &BTreeMap<String, Node>,
@@ -53,7 +53,7 @@ pub fn writes(
     for (name, endpoint) in wanted {
         match found.get(&name) {
             None => writes.push(Claim::certain(Write::Create(Resource::from(endpoint)))),
-            // Somebody else's of the same name.
+            // A user's endpoint with the same name.
             Some(existing) if !is_ours(existing) => {}
             Some(existing) if is_same(existing, &endpoint) => {}
             Some(existing) => {
@@ -68,7 +68,7 @@ pub fn writes(
     writes
 }
 
-/// How many nodes have host endpoints of ours.
+/// Returns the number of nodes with automatic host endpoints.
 pub fn references(found: &BTreeMap<String, HostEndpoint>) -> References {
     let ours = found.values().filter(|endpoint| is_ours(endpoint));
     let nodes: BTreeSet<&str> = ours.map(|endpoint| endpoint.spec.node.as_str()).collect();
@@ -85,7 +85,7 @@ fn is_same(one: &HostEndpoint, other: &HostEndpoint) -> bool {
         && one.metadata.annotations == other.metadata.annotations
 }
 
-/// The endpoints of one node.
+/// Returns the wanted endpoints of one node.
 fn wanted(config: &AutoHostEndpointConfig, node: &Node) -> Vec<HostEndpoint> {
     let mut endpoints = Vec::new();
     if config.create_default_host_endpoint != Switch::Disabled {
@@ -113,7 +113,7 @@ fn from_template(template: &HostEndpointTemplate, node: &Node) -> Vec<HostEndpoi
     if template.interface_pattern.is_empty() {
         let expected = inside(addresses(node));
         let named = named(&[name, &template.generate_name]);
-        // Without an interface an endpoint is known by its addresses alone.
+        // An endpoint without an interface is identified by its addresses alone.
         return if expected.is_empty() {
             Vec::new()
         } else {
@@ -152,7 +152,7 @@ fn endpoint(
     HostEndpoint::new(ObjectMeta { name, labels, annotations, ..ObjectMeta::default() }, spec)
 }
 
-/// Every address of a node, each once, in the order of the reference.
+/// Returns all addresses of a node without duplicates, in Calico's order.
 fn addresses(node: &Node) -> Vec<IpAddr> {
     let spec = &node.spec;
     let (bgp, wireguard) = (spec.bgp.as_ref(), spec.wireguard.as_ref());
@@ -171,7 +171,7 @@ fn addresses(node: &Node) -> Vec<IpAddr> {
     parsed(all)
 }
 
-/// Addresses, written alone or with the prefix length of their network; what is none is passed over.
+/// Parses addresses with or without a prefix length. Invalid ones are ignored.
 fn parsed<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for address in texts.into_iter().filter_map(|text| text.split('/').next()?.parse().ok()) {
@@ -182,7 +182,7 @@ fn parsed<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
     all
 }
 
-/// `<node>-<template>-<interface>-auto-hep`, or a digest of it where that is too long for a name.
+/// Returns `<node>-<template>-<interface>-auto-hep`, or a digest of it if that exceeds the maximum name length.
 fn named(parts: &[&str]) -> String {
     let name = format!("{}-auto-hep", parts.join("-"));
     if name.len() <= LONGEST_NAME {
@@ -198,7 +198,7 @@ mod tests {
     use serde_json::{Value as Json, json};
     use tortie_model::Value;
 
-    /// What is to be written if every node that is missing is proven to be gone.
+    /// Returns the writes, assuming that every missing node is proven absent.
     fn writes(
         config: Option<&AutoHostEndpointConfig>,
         nodes: &[Node],
@@ -235,7 +235,7 @@ mod tests {
         )
     }
 
-    /// Applies what is to be written.
+    /// Applies the writes.
     fn carry_out(found: &mut BTreeMap<String, HostEndpoint>, writes: Vec<Write>) -> usize {
         let count = writes.len();
         for write in writes {
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(found["n1-auto-hep"].metadata.labels["rack"], "2");
         nodes[0].spec.interfaces.clear();
         assert_eq!(step(&nodes, &mut found), 1);
-        // What a person changed is put right.
+        // A manual change is reverted.
         found.get_mut("n1-auto-hep").unwrap().spec.profiles.clear();
         assert_eq!(step(&nodes, &mut found), 1);
         let claims = super::writes(Some(&config), &BTreeMap::new(), &found, Origin::Kubernetes);

@@ -1,4 +1,4 @@
-//! What follows the life of nodes and pods.
+//! Controllers that follow the lifecycle of nodes and pods.
 
 pub mod garbage;
 pub mod host_endpoints;

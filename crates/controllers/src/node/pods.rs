@@ -1,4 +1,4 @@
-//! Pods, and which addresses they hold.
+//! Pods and the addresses that they hold.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ pub struct PodName {
     pub name: String,
 }
 
-/// What is known of all pods that have a network of their own.
+/// All pods with their own network namespace.
 #[derive(Debug, Default)]
 pub struct Pods(BTreeMap<PodName, PodHold>);
 
 impl PodName {
-    /// The pod that an address was handed to, if it was a pod.
+    /// Returns the pod that an address was assigned to, if it was a pod.
     pub fn of(allocation: &Allocation<'_>) -> Option<PodName> {
         let text = |name: &str| allocation.attribute(name).filter(|text| !text.is_empty()).map(str::to_owned);
         Some(PodName { namespace: text(attribute::NAMESPACE)?, name: text(attribute::POD)? })
@@ -34,7 +34,7 @@ impl Pods {
         self.0.get(name)
     }
 
-    /// A pod as its endpoint tells of it. A finished one has no addresses, which is like having none yet.
+    /// Stores a pod by its endpoint. A finished pod has no addresses, like one that has none yet.
     pub fn put(&mut self, endpoint: &WorkloadEndpoint) {
         let addresses =
             endpoint.spec.ip_networks.iter().filter_map(|text| text.split('/').next()?.parse().ok());
@@ -43,7 +43,7 @@ impl Pods {
         self.0.insert(PodName::of_endpoint(endpoint), hold);
     }
 
-    /// The pod of this name is gone from a node; one that is on another node by now stays.
+    /// Removes a pod from a node. A pod of the same name on another node is kept.
     pub fn remove(&mut self, name: &PodName, node: &str) {
         if self.0.get(name).is_some_and(|pod| pod.node == node) {
             self.0.remove(name);
@@ -51,7 +51,8 @@ impl Pods {
     }
 }
 
-/// Whether a pod holds an address that was handed to it on a node. One that has no address yet may be about to get it.
+/// Returns whether a pod holds an address that was assigned to it on a node. A pod without addresses may be about to
+/// get it.
 pub fn holds(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| {
         let here = node.is_none_or(|node| pod.node == node);
@@ -59,9 +60,9 @@ pub fn holds(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool
     })
 }
 
-/// Whether a pod may hold an address that was assigned to it on a node, by what Kubernetes has of the pod itself. On whichever
-/// node it is, an address of its own is held. One without addresses may be about to report this one, but only on that node: a
-/// pod never moves, so on another node or on none it is a later pod of the same name.
+/// Returns whether a pod, as read from kube-apiserver, may hold an address that was assigned to it on a node. A pod
+/// holds its own addresses on any node. A pod without addresses may be about to report this one, but only on that
+/// node: a pod never moves, so on another node or on none it is a later pod of the same name.
 pub fn may_hold(pod: Option<&PodHold>, node: Option<&str>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| {
         let is_pending = pod.addresses.is_empty() && !pod.node.is_empty();

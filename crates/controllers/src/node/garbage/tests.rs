@@ -12,13 +12,13 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// A cluster as it is, and what the collector was told of it.
+/// The state of a cluster, and the collector with the part of it that it has received.
 struct World {
     garbage: Garbage,
     pods: Pods,
     nodes: Nodes,
     blocks: BTreeMap<IpNet, Block>,
-    /// Addresses that somebody uses, by pod.
+    /// Addresses in use, by pod.
     live: BTreeMap<PodName, (String, IpAddr)>,
     now: Time,
     handles: u32,
@@ -54,7 +54,7 @@ impl World {
         self.nodes.kubernetes.insert(name.to_owned());
     }
 
-    /// A block for a node, the first that is free.
+    /// Creates a block for a node at the first free CIDR.
     fn claim(&mut self, node: &str) -> IpNet {
         let number = (0..=255).find(|number| !self.blocks.contains_key(&cidr(*number))).unwrap();
         let cidr = cidr(number);
@@ -75,7 +75,7 @@ impl World {
             .into()
     }
 
-    /// An address for somebody on a node, from its own blocks or a new one.
+    /// Assigns an address on a node, from its own blocks or a new one.
     fn assign(&mut self, node: &str, holder: &Holder) -> IpAddr {
         let none = Reservations::new([]);
         let own = self
@@ -107,7 +107,7 @@ impl World {
         address
     }
 
-    /// The pod goes and nobody gives its address back.
+    /// Removes a pod without releasing its address.
     fn lose_pod(&mut self, pod: &PodName) {
         if let Some((node, _)) = self.live.remove(pod) {
             self.pods.remove(pod, &node);
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// One scan whose actions are carried out; nothing that is used may be among them.
+    /// Runs one scan and executes its actions; none of them may release an address in use.
     fn collect(&mut self) -> Vec<Action> {
         let claims = self.garbage.scan(&self.pods, &self.nodes, self.now);
         let actions: Vec<Action> = claims.into_iter().map(|claim| claim.action).collect();
@@ -202,7 +202,7 @@ fn a_pod_that_comes_back_or_moves_within_the_grace_period() {
     world.pods.put(&endpoint(&pod("web"), "n1", &[]));
     world.now += GRACE;
     assert_eq!(world.collect(), [], "one without an address may be about to get it");
-    // It runs elsewhere now, with another address: the old one is a leak.
+    // The pod now runs on another node with another address: the old one is leaked.
     world.live.clear();
     world.pods.put(&endpoint(&pod("web"), "n2", &["10.9.9.9".parse().unwrap()]));
     world.collect();
@@ -255,7 +255,7 @@ fn a_node_that_is_gone_takes_along_what_nobody_holds() {
         "{actions:?}"
     );
     assert_eq!(world.assigned(), [other].into());
-    // A claim whose block was never made goes too.
+    // An affinity whose block was never created is released too.
     world.garbage.put_affinity("n1", cidr(77), world.now);
     assert_eq!(world.collect(), [Action::ReleaseBlock { owner: Owner::host("n1"), cidr: cidr(77) }]);
     assert_eq!(world.collect(), []);
@@ -322,7 +322,7 @@ fn scans_come_when_something_may_be_found() {
     assert!(world.garbage.is_due(world.now));
 }
 
-/// Every address that is used stays, every other goes, whatever happens and in whatever order it is heard of.
+/// In any order of events, all addresses in use are kept and all others are released.
 #[test]
 fn ten_thousand_random_steps() {
     let seed =
@@ -343,7 +343,7 @@ fn ten_thousand_random_steps() {
                 pods += 1;
                 world.add_pod(node, &format!("p{pods}"));
             }
-            // As it should be: the plugin gives the address back.
+            // The normal case: the CNI plugin releases the address.
             40..55 => {
                 if let Some(pod) = some(&world, &mut random) {
                     let (_, address) = world.live[&pod];
@@ -357,7 +357,7 @@ fn ten_thousand_random_steps() {
                     leaked += 1;
                 }
             }
-            // The pod is heard of late, or without its address.
+            // The pod is received late or without its address.
             70..74 => {
                 if let Some(pod) = some(&world, &mut random) {
                     let (node, address) = world.live[&pod].clone();
@@ -366,7 +366,7 @@ fn ten_thousand_random_steps() {
                     world.pods.put(&endpoint(&pod, &node, &[address]));
                 }
             }
-            // A node goes: its pods follow, nobody gives anything back.
+            // A node is deleted, its pods follow, and no address is released.
             74..76 => {
                 world.nodes.kubernetes.remove(node);
                 world.garbage.hurry_at_once();
