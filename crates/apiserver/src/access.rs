@@ -1,4 +1,5 @@
-//! Who asks, and whether he may: what the proxy says about its user, or a certificate, or a token; then Kubernetes' own rules.
+//! Authentication by the front proxy's headers, a client certificate or a token, and authorization by
+//! SubjectAccessReview.
 
 use crate::refusal::Refusal;
 use crate::request::Request;
@@ -17,13 +18,13 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tortie_model::kinds::TIER_LABEL;
 use tortie_store::orchestrator::{Decision, Orchestrator, User, Wish};
 
-/// How long an answer of Kubernetes holds.
+/// How long responses of kube-apiserver are cached.
 const LIFETIME: Duration = Duration::from_secs(10);
 const MOST_ANSWERS: usize = 8_192;
 const MOST_TOKENS: usize = 1_024;
-/// A longer token is nobody's.
+/// Longer tokens are rejected without a review.
 const MAX_TOKEN: usize = 32 << 10;
-/// May do everything, in every cluster.
+/// Members of this group may do everything in every cluster.
 const MASTERS: &str = "system:masters";
 const EVERYBODY: &str = "system:authenticated";
 const NOBODY: &str = "system:unauthenticated";
@@ -49,7 +50,7 @@ impl Access {
         &self.orchestrator
     }
 
-    /// Who asks. What a request says about its user counts only if the proxy says it.
+    /// Returns the user of a request. Identity headers count only if the front proxy sends them.
     pub async fn authenticate(
         &self,
         chain: &[CertificateDer<'static>],
@@ -79,7 +80,7 @@ impl Access {
         if token.len() > MAX_TOKEN {
             return Ok(None);
         }
-        // Tokens themselves are not kept.
+        // Only hashes of tokens are kept.
         let key: [u8; 32] = sha2::Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.tokens.get(&key, Instant::now()) {
             return Ok(known);
@@ -117,7 +118,7 @@ impl Access {
         }
     }
 
-    /// By the rules of the cluster alone; those of tiers come on top.
+    /// Checks the RBAC rules of the cluster. Tier permissions are checked in addition.
     pub async fn authorise(&self, user: &User, request: &Request) -> Result<(), Refusal> {
         let wish = Wish::Resource {
             verb: request.verb.name().to_owned(),
@@ -145,7 +146,7 @@ impl Access {
         Err(Refusal::forbidden(request.served, &request.name, &why))
     }
 
-    /// Which of the conditions of a tier fails, if one does.
+    /// Returns the tier permission that the user lacks, if any.
     async fn lacking(&self, user: &User, wanted: &InTier<'_>) -> Result<Option<Lacking>, Refusal> {
         if !self.decide(user, wanted.see_tier()).await?.allowed {
             return Ok(Some(Lacking::Tier));
@@ -158,7 +159,7 @@ impl Access {
         Ok(Some(Lacking::Policies))
     }
 
-    /// Whether somebody may do this with policies of a tier; kinds without tiers are not asked about.
+    /// Checks the user's permission on policies of a tier. Kinds without tiers always pass.
     pub async fn authorise_tier(&self, user: &User, wanted: &InTier<'_>) -> Result<(), Refusal> {
         if !wanted.served.is_tiered() {
             return Ok(());
@@ -171,7 +172,8 @@ impl Access {
         }
     }
 
-    /// Narrows a selection to tiers that somebody may see. Tiers that he names himself he must be allowed to see.
+    /// Restricts a selection to tiers that the user may see. The user must have permission on all tiers that the
+    /// selection names.
     pub async fn narrow(
         &self,
         user: &User,
@@ -201,12 +203,12 @@ impl Access {
     }
 }
 
-/// What is asked about one of the tiers of a collection.
+/// Returns the access request for one tier of a collection.
 fn within<'a>(request: &'a Request, tier: &'a str) -> InTier<'a> {
     InTier { served: request.served, verb: request.verb, namespace: &request.namespace, name: "", tier }
 }
 
-/// Whoever is known is one of all who are.
+/// Adds `system:authenticated` to the groups of an authenticated user.
 fn known(mut user: User) -> User {
     if !user.groups.iter().any(|group| group == EVERYBODY || group == NOBODY) {
         user.groups.push(EVERYBODY.to_owned());

@@ -1,5 +1,5 @@
-//! The bodies of requests: read within a time and a bounded amount of memory before a request counts as one that is served, then
-//! documents in JSON or YAML.
+//! Reads request bodies within a timeout and a memory limit, before a request counts against the request limit, and
+//! parses them as JSON or YAML.
 
 use crate::refusal::Refusal;
 use axum::body::{Body, BodyDataStream, HttpBody};
@@ -11,19 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tortie_model::codec;
 
-/// A body larger than this is refused; etcd would not take the object either.
+/// Maximum size of a body; etcd would not accept a larger object either.
 pub const LIMIT: usize = 3 << 20;
-/// A body that is too large is read to this size and dropped, so that the client has sent it when it is refused: one that is still
-/// sending when the connection is closed may never see the response.
+/// An oversized body is read up to this size and dropped, so that the client has sent it before the error response: a
+/// client that is still sending when the connection closes may never see the response.
 const MAX_DRAINED_BYTES: usize = 16 << 20;
-/// A body has to arrive within this time.
+/// Time within which a body must arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of bodies that are held at a time, of all senders and of one.
+/// Maximum number of bytes of bodies held at a time, in total and per sender.
 const MAX_HELD_BYTES: usize = 32 << 20;
 const MAX_HELD_BYTES_OF_SENDER: usize = 8 << 20;
-/// The first bytes of a body are not counted: a small request is served however many large ones are on their way.
+/// The first bytes of a body are not counted, so that small requests are served while many large ones arrive.
 const UNCOUNTED_BYTES: usize = 16 << 10;
-/// Bodies that are read at a time, of all senders and of one. They bound the bytes that are not counted: one sender can open
+/// Maximum number of bodies being read, in total and per sender. This bounds the uncounted bytes: one sender can open
 /// 100 streams on each of its connections.
 const MAX_UNFINISHED_BODIES: usize = 1_024;
 const MAX_UNFINISHED_BODIES_OF_SENDER: usize = 256;
@@ -34,24 +34,24 @@ pub enum BodyError {
     TooLarge,
     #[error("the body did not arrive within {} s", BODY_TIMEOUT.as_secs())]
     TooSlow,
-    #[error("too many bodies are on their way")]
+    #[error("too many request bodies are being received")]
     NoRoom,
-    #[error("the body ended before its end")]
+    #[error("the body ended prematurely")]
     Broken,
 }
 
-/// Reads bodies. A sender is a user, or an address where users are unknown.
+/// Reads bodies. A sender is identified by its user, or by its address where users are unknown.
 #[derive(Clone, Debug, Default)]
 pub struct BodyReader(Arc<Mutex<HashMap<String, SenderLoad>>>);
 
-/// The bodies of one sender.
+/// Load of one sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SenderLoad {
     held_bytes: usize,
     unfinished_bodies: usize,
 }
 
-/// A body that counts as held until it is dropped.
+/// A body that counts as held until dropped.
 #[derive(Debug)]
 pub struct HeldBody {
     pub bytes: Bytes,
@@ -65,7 +65,7 @@ struct HeldShare {
     counted: usize,
 }
 
-/// A body counts as unfinished until this is dropped.
+/// Counts a body as unfinished until dropped.
 #[derive(Debug)]
 struct UnfinishedBody {
     reader: BodyReader,
@@ -81,7 +81,7 @@ impl BodyReader {
     }
 
     async fn collect(&self, content: Body, sender: &str) -> Result<HeldBody, BodyError> {
-        // Without a body there is nothing to wait for.
+        // A request without a body does not wait.
         let _unfinished = if content.is_end_stream() { None } else { Some(self.begin_body(sender)?) };
         let mut share = HeldShare { reader: self.clone(), sender: sender.to_owned(), counted: 0 };
         let mut bytes = BytesMut::new();
@@ -111,7 +111,7 @@ impl BodyReader {
         Ok(UnfinishedBody { reader: self.clone(), sender: sender.to_owned() })
     }
 
-    /// Takes from the load of a sender, which is forgotten when nothing is left.
+    /// Reduces the load of a sender and removes its entry when it is empty.
     fn reduce_load(&self, sender: &str, reduce: impl FnOnce(&mut SenderLoad)) {
         let mut senders = self.lock_senders();
         if let Some(load) = senders.get_mut(sender) {
@@ -127,7 +127,7 @@ impl BodyReader {
     }
 }
 
-/// Reads and drops what else is sent.
+/// Reads and drops the rest of the body, up to `left` bytes.
 async fn drain(mut chunks: BodyDataStream, mut left: usize) {
     while let Some(Ok(chunk)) = chunks.next().await {
         match left.checked_sub(chunk.len()) {
@@ -173,7 +173,7 @@ impl Drop for UnfinishedBody {
     }
 }
 
-/// The one document in a body.
+/// Parses a body that must contain exactly one object.
 pub fn document(body: &[u8]) -> Result<Value, Refusal> {
     let unreadable =
         |why: String| Refusal::bad_request(format!("the body of the request cannot be read: {why}"));
@@ -186,12 +186,12 @@ pub fn document(body: &[u8]) -> Result<Value, Refusal> {
     }
 }
 
-/// The type in a `Content-Type`, without its parameters.
+/// Returns the media type of a `Content-Type` without its parameters.
 pub fn media_type(header: &str) -> &str {
     header.split(';').next().unwrap_or_default().trim()
 }
 
-/// The object in the body of a write.
+/// Parses the object in the body of a write.
 pub fn object(content_type: &str, body: &[u8]) -> Result<Value, Refusal> {
     match media_type(content_type) {
         "" | "application/json" | "application/yaml" | "application/x-yaml" => document(body),
@@ -239,13 +239,13 @@ mod tests {
         assert_eq!(full, BodyError::NoRoom);
         let bytes: usize = held.iter().map(|body| body.bytes.len()).sum();
         assert!(bytes <= MAX_HELD_BYTES + held.len() * UNCOUNTED_BYTES);
-        // However full it is, small requests are read.
+        // Small requests are read however much is held.
         held.push(reader.read(sent(UNCOUNTED_BYTES), "a").await.unwrap());
         drop(held);
         assert!(reader.0.lock().unwrap().is_empty());
     }
 
-    /// Starts to read a body that never ends; `None` if it was refused.
+    /// Starts to read a body that never ends; `None` if it was rejected.
     async fn start_reading(reader: BodyReader, sender: String) -> Option<impl Future<Output = ()>> {
         let first = futures::stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![0; UNCOUNTED_BYTES]))]);
         let content = Body::from_stream(first.chain(futures::stream::pending()));

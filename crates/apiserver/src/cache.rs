@@ -1,4 +1,4 @@
-//! What is known of a kind: one watch of the store for all who watch here.
+//! Cache of the objects of a kind: one watch of the store for all watches of clients.
 
 use crate::history::{Change, History, Position, TooOld};
 use crate::stored::{Stored, number};
@@ -15,15 +15,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Cache {
     history: RwLock<History>,
-    /// Counts whatever happens.
+    /// Incremented on every event.
     happened: watch::Sender<u64>,
-    /// Counts objects that come, change or go after the first snapshot.
+    /// Incremented when an object is added, changed or deleted after the first snapshot.
     changed: watch::Sender<u64>,
     task: std::sync::OnceLock<AbortHandle>,
 }
 
 impl Cache {
-    /// `always` is there without being stored.
+    /// Starts the watch. `always` is an object that exists without being stored.
     pub fn start(client: &Client, kind: Kind, always: Option<Resource>) -> Arc<Cache> {
         let cache = Arc::new(Cache {
             history: RwLock::default(),
@@ -69,9 +69,9 @@ impl Cache {
             Event::InSync(revision) => self.change(|history| history.synchronise(number(&revision))),
             Event::Reached(revision) => self.change(|history| history.reach(number(&revision))),
             Event::Unreadable { key, error, .. } => {
-                tracing::warn!(%key, %error, "an object cannot be read and is not served; correct it or delete it");
+                tracing::warn!(%key, %error, "cannot decode an object, it is not served; correct or delete it");
             }
-            // Only for a watch from a revision, which this is not.
+            // Only sent to watches that start from a revision; this one does not.
             Event::Reset => {}
         }
     }
@@ -91,17 +91,17 @@ impl Cache {
         look(&self.history.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whatever happens from now on.
+    /// Returns a receiver that is notified of every event.
     pub fn happenings(&self) -> watch::Receiver<u64> {
         self.happened.subscribe()
     }
 
-    /// Objects that come, change or go from now on.
+    /// Returns a receiver that is notified when an object is added, changed or deleted.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Waits for the first snapshot; whether there is one.
+    /// Waits for the first snapshot and returns whether there is one.
     pub async fn ready(&self) -> bool {
         let mut happenings = self.happenings();
         let in_sync = happenings.wait_for(|_| self.look(History::is_in_sync));
@@ -116,7 +116,7 @@ impl Cache {
         self.look(History::floor)
     }
 
-    /// Everything that is there, the revision it is of, and the place after it.
+    /// Returns all objects, their revision, and the position after it.
     pub fn snapshot(&self) -> (Vec<Arc<Stored>>, u64, Position) {
         self.look(|history| (history.objects().cloned().collect(), history.reached(), history.end()))
     }

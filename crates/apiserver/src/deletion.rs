@@ -1,4 +1,4 @@
-//! How an object is deleted: at once, or when those are done who have work to do before.
+//! Deletion of an object: immediately, or after its finalizers have been removed.
 
 use crate::refusal::Refusal;
 use crate::resources::Served;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What becomes of objects that the deleted one owns.
+/// Handling of objects that the deleted one owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// Whatever the object's own finalizers say.
+    /// Determined by the object's existing finalizers.
     Unsaid,
     Orphan,
     Background,
@@ -29,14 +29,14 @@ pub struct DeleteOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deletion {
     Now,
-    /// The object as it stands until its finalizers are gone.
+    /// The object as stored until its finalizers are removed.
     Later(Value),
-    /// It is on its way out already.
+    /// The object is already being deleted.
     Waiting,
 }
 
 impl DeleteOptions {
-    /// From the query and the body of a request.
+    /// Reads the options from the query and the body of a request.
     pub fn read(policy: &str, dry_run: bool, body: &[u8]) -> Result<DeleteOptions, Refusal> {
         let given = if body.is_empty() { json!({}) } else { crate::body::document(body)? };
         let kind = text(&given, "/kind");
@@ -75,7 +75,7 @@ impl DeleteOptions {
         })
     }
 
-    /// Whether this is the object that is meant.
+    /// Checks the preconditions against the live object.
     pub fn check(&self, served: Served, live: &Value) -> Result<(), Refusal> {
         let name = text(live, "/metadata/name");
         for (what, given, found) in [
@@ -93,7 +93,7 @@ impl DeleteOptions {
     }
 }
 
-/// `now` is in RFC 3339.
+/// Plans the deletion. `now` is in RFC 3339 format.
 pub fn plan(live: &Value, propagation: Propagation, now: &str) -> Deletion {
     let before = finalizers(live);
     let mut after = before.clone();

@@ -1,4 +1,4 @@
-//! What the server serves, as clients discover it.
+//! The discovery documents of the API group.
 
 use crate::resources::{API_VERSION, GROUP, SERVED, Served, VERSION};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub fn api_resources() -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": resources})
 }
 
-/// `/apis` in one document, for clients that know it.
+/// `/apis` as aggregated discovery in one document, for clients that support it.
 pub fn aggregated() -> Value {
     let response_kind =
         |served: &Served| json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});

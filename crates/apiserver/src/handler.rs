@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Handles API requests: authenticates, authorizes, executes them and encodes the responses.
 
 use crate::access::Access;
 use crate::body::{self, BodyError, BodyReader};
@@ -26,10 +26,10 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use tortie_model::codec;
 
-/// Requests that are carried out at a time, watches apart.
+/// Maximum number of concurrent requests, not counting watches.
 const MOST_REQUESTS: usize = 400;
 const MOST_WATCHES: usize = 10_000;
-/// Warnings that go with an answer.
+/// Maximum number of warnings in a response.
 const MOST_WARNINGS: usize = 20;
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -41,7 +41,7 @@ pub struct Handler {
     workers: WorkerPool,
     requests: Arc<Semaphore>,
     watches: Arc<Semaphore>,
-    /// Whether the server is about to stop.
+    /// Becomes true when the server is about to stop.
     stopping: watch::Receiver<bool>,
 }
 
@@ -60,7 +60,8 @@ impl Handler {
         }
     }
 
-    /// Strangers are not told what there is.
+    /// Returns the error to authenticated users; others get an authentication error and learn nothing about existing
+    /// paths.
     async fn refuse_known(
         &self,
         refusal: Refusal,
@@ -89,7 +90,7 @@ impl Handler {
         if asked.request.verb == Verb::Watch {
             return self.watch(verbs, &asked, wanted).await;
         }
-        // Before a request counts as one that is served: whoever sends slowly takes no place of others.
+        // Read before the request counts against the limit: a slow sender must not take a slot from others.
         let body =
             self.bodies.read(content, &asked.user.name).await.map_err(|error| self.refuse_body(error))?;
         let Ok(_room) = self.requests.try_acquire() else {
@@ -146,13 +147,13 @@ impl Handler {
         let open: Box<dyn Send> = Box::new((room, self.metrics.watching(request.served.kind.plural())));
         let body = match watching::watch(cache, what, start, endings, open) {
             Ok(events) => Body::from_stream(events),
-            // Those who watch look for it in the stream.
+            // Watch clients expect the error in the event stream.
             Err(refusal) => Body::from(watching::error(&refusal)),
         };
         Ok(response(StatusCode::OK, "application/json", body))
     }
 
-    /// Whatever is not about objects.
+    /// Handles paths that are not about objects.
     async fn path(
         &self,
         method: &Method,
@@ -160,7 +161,7 @@ impl Handler {
         headers: &HeaderMap,
         peer: &Peer,
     ) -> Result<Response<Body>, Refusal> {
-        // Whether the process lives does not depend on anybody else.
+        // Liveness must not depend on other components.
         if path == "/livez" || path == "/healthz" {
             return Ok(response(StatusCode::OK, TEXT, Body::from("ok")));
         }
@@ -306,7 +307,7 @@ pub fn refused(refusal: &Refusal, encoding: Encoding) -> Response<Body> {
     response
 }
 
-/// A schema, or nothing if the client has it already.
+/// Returns a schema document, or 304 if the client has this version.
 fn document(document: &openapi::Document, headers: &HeaderMap) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
     let mut response = match header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
@@ -386,7 +387,7 @@ fn list(request: &Request, listed: &Listed, wanted: Wanted) -> Response<Body> {
     }
 }
 
-/// The objects are text already.
+/// Concatenates the JSON texts of the objects.
 fn whole(request: &Request, listed: &Listed, metadata: &Value) -> Bytes {
     let kind = request.served.kind.list_name();
     let head =

@@ -1,26 +1,26 @@
-//! The objects of a kind and the last changes of them, without I/O. A watcher is a place in the changes, never a queue: what is
-//! kept does not grow with watchers or with how slow they are.
+//! The objects of a kind and their latest changes, without I/O. A watcher is a position in the changes, not a queue:
+//! memory does not grow with the number or slowness of watchers.
 
 use crate::stored::Stored;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-/// Changes that are remembered: so many, and so many bytes of them.
+/// Limits of the retained changes: by number and by bytes.
 const MOST_CHANGES: usize = 4_096;
 const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub before: Option<Arc<Stored>>,
-    /// What stands there now, or what was deleted, at the revision of the deletion.
+    /// The current object, or the deleted one at the revision of the deletion.
     pub after: Arc<Stored>,
     pub is_deletion: bool,
     departed: Arc<OnceLock<Arc<Stored>>>,
 }
 
 impl Change {
-    /// The object before the change, at the revision of the change: the deletion that a watcher is sent whose selection it has left.
-    /// Made once for all watchers.
+    /// Returns the object before the change, at the revision of the change: sent as a deletion to watchers whose
+    /// selection the object has left. Built once for all watchers.
     pub fn departed(&self) -> Option<Arc<Stored>> {
         let before = self.before.as_ref()?;
         let made = self.departed.get_or_init(|| Arc::new(before.deleted_at(self.after.revision)));
@@ -28,11 +28,11 @@ impl Change {
     }
 }
 
-/// Between two changes; the number of changes before it.
+/// A position between two changes: the number of changes before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u64);
 
-/// The changes from there on are not remembered any more.
+/// The changes from a position on are no longer retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooOld;
 
@@ -42,12 +42,12 @@ type Key = (String, String);
 pub struct History {
     objects: BTreeMap<Key, Arc<Stored>>,
     changes: VecDeque<Change>,
-    /// The number of changes before the first that is remembered.
+    /// Number of changes before the first retained one.
     forgotten: u64,
     bytes: usize,
-    /// Everything after this revision is remembered.
+    /// All changes after this revision are retained.
     floor: u64,
-    /// Everything up to this revision has been heard of.
+    /// All changes up to this revision have been received.
     reached: u64,
     in_sync: bool,
 }
@@ -79,12 +79,12 @@ impl History {
         }
     }
 
-    /// Everything up to a revision has been told.
+    /// Records that all changes up to a revision have been received.
     pub fn reach(&mut self, revision: u64) {
         self.reached = self.reached.max(revision);
     }
 
-    /// The first snapshot is complete.
+    /// Records that the first snapshot is complete.
     pub fn synchronise(&mut self, revision: u64) {
         self.in_sync = true;
         self.floor = revision;
@@ -110,12 +110,12 @@ impl History {
         self.objects.values()
     }
 
-    /// After everything that has been heard of.
+    /// Returns the position after all received changes.
     pub fn end(&self) -> Position {
         Position(self.forgotten + self.changes.len() as u64)
     }
 
-    /// The place right after a revision that a watcher has seen.
+    /// Returns the position right after a revision that a watcher has seen.
     pub fn after(&self, revision: u64) -> Result<Position, TooOld> {
         if revision < self.floor {
             return Err(TooOld);
@@ -124,7 +124,7 @@ impl History {
         Ok(Position(self.forgotten + seen as u64))
     }
 
-    /// The next changes from a place on, and the place after them.
+    /// Returns the next changes from a position on, and the position after them.
     pub fn next(&self, from: Position, at_most: usize) -> Result<(Vec<Change>, Position), TooOld> {
         let skipped = from.0.checked_sub(self.forgotten).ok_or(TooOld)?;
         let skipped = usize::try_from(skipped).map_err(|_| TooOld)?;
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(end, history.end());
         assert_eq!(history.next(history.after(12).unwrap(), 10).unwrap().0.len(), 1);
         assert_eq!(history.reached(), 13);
-        // A revision of the future is waited for.
+        // A watcher of a future revision waits for it.
         assert_eq!(history.after(99).unwrap(), history.end());
     }
 
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(history.next(start, 1), Err(TooOld));
         assert_eq!(history.after(1), Err(TooOld));
         assert!(history.after(history.floor()).is_ok());
-        // A hundred megabytes of changes leave as many as there is room for.
+        // 100 MB of changes are trimmed to the limit.
         for revision in 10_000..10_100 {
             history.put(key("big"), object("big", revision, 1 << 20));
         }

@@ -1,11 +1,12 @@
-//! The projectcalico.org/v3 API server. It stands behind Kubernetes' own, which passes on whatever is asked of the group, so that
-//! `kubectl` manages Calico's resources wherever they are stored.
+//! The projectcalico.org/v3 API server. It runs behind kube-apiserver, which forwards requests for the group to it,
+//! so that `kubectl` manages Calico's resources in any datastore.
 //!
-//! Without I/O: `request` reads what is asked for, `selectors` which objects are meant, `write`, `patch` and `deletion` what becomes of them,
-//! `table`, `discovery` and `openapi` what clients are shown, `tiers` what is asked about tiers, `refusal` what is said when something is
-//! wrong, `history` the objects of a kind and their last changes. With it: `storage` and `cache` over the store, `access` with
-//! `trust` and `reviews`, `watching`, `verbs`, `workers` for what takes a processor, and `handler` and `server` for HTTP. `webhook` is for clusters where objects are custom
-//! resources of that group, so that Kubernetes serves them itself.
+//! Modules without I/O: `request` parses requests, `selectors` selects objects, `write`, `patch` and `deletion`
+//! compute the new state of objects, `table`, `discovery` and `openapi` render documents for clients, `tiers` defines
+//! the permissions on tiers, `refusal` the error responses, `history` holds the objects of a kind and their latest
+//! changes. Modules with I/O: `storage` and `cache` over the store, `access` with `trust` and `reviews`, `watching`,
+//! `verbs`, `workers` for CPU-bound work, and `handler` and `server` for HTTP. `webhook` is for clusters where the
+//! objects are custom resources of the group, so that kube-apiserver serves them itself.
 
 mod access;
 mod body;

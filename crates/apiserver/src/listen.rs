@@ -1,4 +1,4 @@
-//! Where a server listens and what it shows, the same for the API server and the webhooks.
+//! Listener and certificate options shared by the API server and the webhooks.
 
 use crate::run::RunError;
 use crate::server::Identity;
@@ -10,19 +10,19 @@ use tortie_tls::{TlsError, TlsFiles};
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct ListenArgs {
-    /// Address to serve on, instead of all
+    /// Address to listen on; by default all addresses
     #[arg(long, value_name = "ADDRESS")]
     pub bind_address: Option<IpAddr>,
-    /// The server's certificate, in PEM; without one it makes its own
+    /// TLS certificate of the server in PEM format; without it the server issues its own
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
-    /// The key of the certificate
+    /// Private key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 }
 
 impl ListenArgs {
-    /// The listener, and where it is.
+    /// Listens on the port and returns the listener and its address.
     pub async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), RunError> {
         let host = self.bind_address.map(|address| address.to_string()).unwrap_or_default();
         let failed = |error| {
@@ -34,7 +34,7 @@ impl ListenArgs {
         Ok((listener, address))
     }
 
-    /// What it was given to show, if anything.
+    /// Returns the configured certificate, if any.
     pub fn identity(&self) -> Result<Option<Identity>, TlsError> {
         let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) else {
             return Ok(None);

@@ -1,17 +1,17 @@
-//! In which form an answer is wanted.
+//! Content negotiation: the response format for an `Accept` header.
 
 use crate::refusal::Refusal;
 
-/// What is sent of each object.
+/// Representation of objects in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     #[default]
     Whole,
-    /// Rows for people.
+    /// Rows for human-readable output.
     Table,
-    /// Metadata alone.
+    /// Metadata only.
     Metadata,
-    /// Of discovery: all of a server in one document.
+    /// Discovery in one aggregated document.
     Aggregated,
 }
 
@@ -28,7 +28,7 @@ pub struct Wanted {
     pub encoding: Encoding,
 }
 
-/// The first form of an `Accept` header that can be had.
+/// Returns the first supported format of an `Accept` header.
 pub fn negotiate(accept: &str) -> Result<Wanted, Refusal> {
     if accept.trim().is_empty() {
         return Ok(Wanted::default());

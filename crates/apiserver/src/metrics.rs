@@ -1,4 +1,4 @@
-//! Numbers about requests, under the names that API servers of Kubernetes use.
+//! Metrics of requests, with the names that Kubernetes API servers use.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -8,7 +8,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-/// Verb, resource and, for counts, code. The values are from fixed lists, so that nobody can make them many.
+/// Labels: verb, resource and, for counts, code. Values come from fixed lists, so clients cannot increase their
+/// number.
 type Named = [(&'static str, String); 2];
 type Counted = [(&'static str, String); 3];
 
@@ -21,7 +22,7 @@ pub struct Metrics {
     refused: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
-/// Counts a watch as open until it is dropped.
+/// Counts a watch as open until dropped.
 #[derive(Debug)]
 pub struct Open(Gauge);
 
@@ -78,7 +79,7 @@ impl Metrics {
 
     pub fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
     }

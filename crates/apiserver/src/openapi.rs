@@ -1,15 +1,15 @@
-//! The schemas of what is served, as OpenAPI documents of version 2 and 3. They are made from the types.
+//! OpenAPI documents of version 2 and 3 for the served resources, generated from the types.
 
 use crate::resources::{API_VERSION, GROUP, SERVED, Served, VERSION};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-/// Where a reference points to in documents of each version.
+/// Prefix of schema references in documents of each version.
 const IN_V2: &str = "#/definitions/";
 const IN_V3: &str = "#/components/schemas/";
 
-/// A document and what changes with it.
+/// A document and the hash of its text.
 pub struct Document {
     pub text: String,
     pub hash: String,
@@ -26,14 +26,14 @@ impl Document {
 
 pub static V2: LazyLock<Document> = LazyLock::new(|| Document::new(&v2()));
 pub static V3: LazyLock<Document> = LazyLock::new(|| Document::new(&v3()));
-/// `/openapi/v3`: where the documents are.
+/// `/openapi/v3`: the index of the documents.
 pub static V3_INDEX: LazyLock<Document> = LazyLock::new(|| {
     let path = format!("apis/{GROUP}/{VERSION}");
     let url = format!("/openapi/v3/{path}?hash={}", V3.hash);
     Document::new(&json!({"paths": {path: {"serverRelativeURL": url}}}))
 });
 
-/// The name of a kind's schema: `org.projectcalico.v3.Tier`.
+/// Returns the name of a kind's schema: `org.projectcalico.v3.Tier`.
 fn name(kind: &str) -> String {
     format!("org.projectcalico.{VERSION}.{kind}")
 }
@@ -42,7 +42,7 @@ fn reference(prefix: &str, name: &str) -> Value {
     json!({"$ref": format!("{prefix}{name}")})
 }
 
-/// Every schema, with references that begin with `prefix`.
+/// Returns all schemas, with references that start with `prefix`.
 fn schemas(prefix: &str) -> Map<String, Value> {
     let mut all = Map::new();
     for served in SERVED {
@@ -90,7 +90,7 @@ fn described(text: &str) -> Value {
     json!({"type": "string", "description": text})
 }
 
-/// Version 2 knows neither choices nor rules of Kubernetes.
+/// Removes keywords that version 2 does not support: alternatives and Kubernetes validation rules.
 fn for_version_2(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -104,7 +104,7 @@ fn for_version_2(schema: &mut Value) {
     }
 }
 
-/// What every API server of Kubernetes says of its own types, as far as ours uses them.
+/// Returns the schemas of the Kubernetes types that ours refer to.
 fn common(prefix: &str) -> Vec<(&'static str, Value)> {
     let own = |name: &str| reference(prefix, &format!("{META}.{name}"));
     let texts = json!({"type": "object", "additionalProperties": {"type": "string"}});
@@ -115,61 +115,61 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
     let number =
         |description: &str| json!({"type": "integer", "format": "int64", "description": description});
     vec![
-        ("Time", json!({"type": "string", "format": "date-time", "description": "A moment, in RFC 3339."})),
+        ("Time", json!({"type": "string", "format": "date-time", "description": "A time, in RFC 3339."})),
         ("FieldsV1", json!({"type": "object", "description": "A set of fields."})),
         (
             "OwnerReference",
-            json!({"type": "object", "description": "An object that this one goes with.",
+            json!({"type": "object", "description": "An object that owns this one.",
             "required": ["apiVersion", "kind", "name", "uid"], "x-kubernetes-map-type": "atomic",
             "properties": {
                 "apiVersion": described("Version of the owner."), "kind": described("Kind of the owner."),
                 "name": described("Name of the owner."), "uid": described("UID of the owner."),
-                "controller": {"type": "boolean", "description": "Whether the owner manages it."},
-                "blockOwnerDeletion": {"type": "boolean", "description": "Whether the owner waits for it to go first."},
+                "controller": {"type": "boolean", "description": "Whether the owner is the managing controller."},
+                "blockOwnerDeletion": {"type": "boolean", "description": "Whether the owner's foreground deletion waits for this object."},
             }}),
         ),
         (
             "ManagedFieldsEntry",
-            json!({"type": "object", "description": "Fields that somebody owns.", "properties": {
-                "manager": described("Who owns them."), "operation": described("Apply or Update."),
+            json!({"type": "object", "description": "Fields owned by one field manager.", "properties": {
+                "manager": described("Name of the field manager."), "operation": described("Apply or Update."),
                 "apiVersion": described("Version of the schema that the fields are of."), "time": own("Time"),
                 "fieldsType": described("FieldsV1."), "fieldsV1": own("FieldsV1"),
-                "subresource": described("The part of the object through which they were written."),
+                "subresource": described("Subresource through which the fields were written."),
             }}),
         ),
         (
             "ObjectMeta",
             json!({"type": "object", "description": "Metadata that every object has.", "properties": {
                 "name": described("Name, unique among objects of the kind in a namespace."),
-                "generateName": described("Beginning of a name that the server completes."),
+                "generateName": described("Prefix of a name that the server completes."),
                 "namespace": described("Namespace of the object."), "selfLink": described("Not used any more."),
                 "uid": described("Identity of the object: another object of the same name has another one."),
-                "resourceVersion": described("Version of the object, for comparison with others of the same."),
-                "generation": number("Counts changes of what is wanted."),
+                "resourceVersion": described("Version of the object, for optimistic concurrency and watches."),
+                "generation": number("Incremented on every change of the spec."),
                 "creationTimestamp": own("Time"), "deletionTimestamp": own("Time"),
                 "deletionGracePeriodSeconds": number("Time until the object is gone."),
                 "labels": with(texts.clone(), "Names and values by which objects are selected."),
-                "annotations": with(texts, "Notes that nothing selects by."),
-                "ownerReferences": {"type": "array", "items": own("OwnerReference"), "description": "Objects that this one goes with.",
+                "annotations": with(texts, "Arbitrary metadata that cannot be selected by."),
+                "ownerReferences": {"type": "array", "items": own("OwnerReference"), "description": "Objects that own this one.",
                     "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
                     "x-kubernetes-patch-merge-key": "uid", "x-kubernetes-patch-strategy": "merge"},
-                "finalizers": {"type": "array", "items": {"type": "string"}, "description": "Who has work to do before the object goes.",
+                "finalizers": {"type": "array", "items": {"type": "string"}, "description": "Finalizers that must be removed before the object is deleted.",
                     "x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"},
-                "managedFields": {"type": "array", "items": own("ManagedFieldsEntry"), "description": "Who owns which fields.",
+                "managedFields": {"type": "array", "items": own("ManagedFieldsEntry"), "description": "Field managers and the fields that they own.",
                     "x-kubernetes-list-type": "atomic"},
             }}),
         ),
         (
             "ListMeta",
             json!({"type": "object", "description": "Metadata of a list.", "properties": {
-                "continue": described("Where the next page begins."),
+                "continue": described("Token of the next page."),
                 "remainingItemCount": number("How many objects are not in the list."),
                 "resourceVersion": described("Version of the list."), "selfLink": described("Not used any more."),
             }}),
         ),
         (
             "Status",
-            json!({"type": "object", "description": "What became of a request.", "properties": {
+            json!({"type": "object", "description": "Result of a request.", "properties": {
                 "apiVersion": described("v1"), "kind": described("Status"), "metadata": own("ListMeta"),
                 "status": described("Success or Failure."), "message": described("In words."),
                 "reason": described("In one word."), "code": {"type": "integer", "format": "int32", "description": "The HTTP code."},
@@ -218,7 +218,7 @@ fn operations(served: Served, collection: bool) -> Vec<Operation> {
     all
 }
 
-/// Paths, with what `describe` makes of each operation.
+/// Returns the paths; `describe` renders each operation.
 fn paths(
     parameter: fn(&str) -> Value,
     describe: fn(Served, &Operation, String) -> Value,
@@ -251,12 +251,12 @@ fn paths(
     all
 }
 
-/// What the query of an operation may say. Clients look here for what the server can do for them.
+/// Returns the query parameters of an operation. Clients read them to learn which features the server supports.
 fn query(action: &str) -> &'static [(&'static str, &'static str)] {
-    const DRY_RUN: (&str, &str) = ("dryRun", "All: say what would happen, and change nothing.");
-    const MANAGER: (&str, &str) = ("fieldManager", "Who owns the fields that are set.");
+    const DRY_RUN: (&str, &str) = ("dryRun", "All: validate and return the result without storing it.");
+    const MANAGER: (&str, &str) = ("fieldManager", "Name of the field manager.");
     const VALIDATION: (&str, &str) =
-        ("fieldValidation", "Ignore, Warn or Strict: how unknown fields are dealt with.");
+        ("fieldValidation", "Ignore, Warn or Strict: how unknown fields are handled.");
     const LABELS: (&str, &str) = ("labelSelector", "Only objects with these labels.");
     const FIELDS: (&str, &str) = ("fieldSelector", "Only objects with these fields.");
     match action {
@@ -264,12 +264,12 @@ fn query(action: &str) -> &'static [(&'static str, &'static str)] {
             LABELS,
             FIELDS,
             ("limit", "How many objects at most."),
-            ("continue", "Where the page before ended."),
-            ("resourceVersion", "How new the list has to be."),
+            ("continue", "Token of the previous page."),
+            ("resourceVersion", "Minimum revision of the list."),
             ("resourceVersionMatch", "NotOlderThan or Exact."),
             ("watch", "Changes instead of a list."),
-            ("allowWatchBookmarks", "Whether a watch also says how far it is."),
-            ("sendInitialEvents", "Whether a watch begins with everything that is there."),
+            ("allowWatchBookmarks", "Whether a watch also sends bookmarks."),
+            ("sendInitialEvents", "Whether a watch starts with all existing objects."),
             ("timeoutSeconds", "How long a watch lasts."),
         ],
         "post" | "put" => &[DRY_RUN, MANAGER, VALIDATION],

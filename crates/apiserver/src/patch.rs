@@ -1,4 +1,4 @@
-//! JSON patches and merge patches, within the bounds of `tortie_apply`. Configurations that are applied are the business of `write`.
+//! JSON patches and merge patches, within the limits of `tortie_apply`. Server-side apply is handled in `write`.
 
 use crate::refusal::Refusal;
 use serde_json::Value;
@@ -7,19 +7,19 @@ use tortie_apply::PatchError;
 pub const JSON_PATCH: &str = "application/json-patch+json";
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
-/// A patched object may not be larger than one that is sent.
+/// A patched object is limited to the size of a request body.
 const MAX_PATCHED_BYTES: usize = crate::body::LIMIT;
 
 #[derive(Clone, Debug)]
 pub enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
-    /// A configuration, to be applied.
+    /// A configuration for server-side apply.
     Apply(Value),
 }
 
 impl Patch {
-    /// Reads the body of a request by its media type.
+    /// Parses the body of a request by its media type.
     pub fn read(media_type: &str, body: &[u8]) -> Result<Patch, Refusal> {
         match media_type {
             JSON_PATCH => serde_json::from_slice(body)
@@ -35,19 +35,19 @@ impl Patch {
         }
     }
 
-    /// Whether the patch makes an object where there is none.
+    /// Returns whether the patch creates the object if it does not exist.
     pub fn creates(&self) -> bool {
         matches!(self, Patch::Apply(_))
     }
 
-    /// The object as a JSON or merge patch makes it.
+    /// Returns the object after a JSON or merge patch.
     pub fn onto(&self, object: &Value) -> Result<Value, Refusal> {
         let patched = match self {
             Patch::Json(patch) => tortie_apply::apply_json_patch(object, &patch.0),
             Patch::Merge(patch) | Patch::Apply(patch) => tortie_apply::apply_merge_patch(object, patch),
         };
         let patched = patched.map_err(|error| match error {
-            // The code that kube-apiserver has for it.
+            // The status code that kube-apiserver uses for it.
             PatchError::TooManyOperations(_) => Refusal::entity_too_large(error.to_string()),
             PatchError::Operation(_) => Refusal::unprocessable(format!(
                 "the server rejected our request due to an error in our request: {error}"

@@ -1,4 +1,4 @@
-//! Why a request is refused, as Kubernetes says it: a Status with causes that name the field.
+//! Error responses in the format of Kubernetes: a Status with causes that name the field.
 
 use crate::resources::{GROUP, Served};
 use serde_json::{Value, json};
@@ -10,14 +10,14 @@ pub struct Refusal {
     pub code: u16,
     pub reason: &'static str,
     pub message: String,
-    /// Boxed: results are handed on often, and refusals are rare.
+    /// Boxed to keep `Result`s small: errors are rare.
     details: Option<Box<Details>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Details {
     name: String,
-    /// The plural, or the kind where an object is invalid.
+    /// The plural, or the kind if the object is invalid.
     kind: String,
     causes: Vec<Cause>,
     retry_after: Option<u32>,
@@ -107,14 +107,14 @@ impl Refusal {
         Refusal::new(409, "Conflict", message).about(served, name)
     }
 
-    /// Somebody else was quicker.
+    /// The object was modified concurrently.
     pub fn modified(served: Served, name: &str) -> Refusal {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
         Refusal::conflict(served, name, why)
     }
 
-    /// Whether it may go well when it is tried again from what stands there now.
+    /// Returns whether a retry from the current object may succeed.
     pub fn is_race(&self) -> bool {
         self.code == 409 && self.message.contains("the object has been modified")
     }
@@ -184,7 +184,7 @@ impl Refusal {
         refusal
     }
 
-    /// What the store said about an object.
+    /// Converts an error of the store about an object.
     pub fn of_store(served: Served, name: &str, error: Error) -> Refusal {
         match error {
             Error::AlreadyExists { .. } => Refusal::already_exists(served, name),
@@ -201,7 +201,7 @@ impl Refusal {
             Error::InsufficientIdentifiers(missing) => {
                 Refusal::bad_request(format!("{missing} must be provided"))
             }
-            // The cluster does not let anybody write into a namespace that is on its way out.
+            // Kubernetes rejects writes to a namespace that is being deleted.
             Error::Unauthorized(reason) if reason.contains("being terminated") => {
                 Refusal::forbidden(served, name, &reason)
             }
@@ -245,7 +245,7 @@ impl Refusal {
     }
 }
 
-/// The namespace that is missing, if it is not the object itself that is.
+/// Returns the missing namespace, if that is missing and not the object itself.
 fn other_object(reason: &str) -> Option<&str> {
     reason.strip_prefix("namespaces \"")?.strip_suffix("\" not found")
 }

@@ -1,4 +1,4 @@
-//! What a request asks for, read from its method, path and query.
+//! Parses the method, path and query of a request.
 
 use crate::refusal::{Cause, Refusal};
 use crate::resources::{GROUP, Served, VERSION};
@@ -19,7 +19,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As rules of access control name it.
+    /// Returns the verb as named in RBAC rules.
     pub const fn name(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -39,11 +39,11 @@ impl Verb {
 pub struct Request {
     pub verb: Verb,
     pub served: Served,
-    /// Empty for cluster-scoped kinds, and for all namespaces.
+    /// Empty for cluster-scoped kinds and for all namespaces.
     pub namespace: String,
     /// Empty for collections.
     pub name: String,
-    /// Of the status, not of the object itself.
+    /// Whether it addresses the status subresource.
     pub is_status: bool,
     pub options: Options,
 }
@@ -51,11 +51,11 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     Objects(Box<Request>),
-    /// Discovery, schemas, health and the like.
+    /// Discovery, schemas, health and similar paths.
     Path(String),
 }
 
-/// How unknown fields are dealt with.
+/// Handling of unknown fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -80,11 +80,11 @@ pub struct Options {
     pub force: bool,
     pub field_validation: FieldValidation,
     pub propagation_policy: String,
-    /// How much of each object goes with a row of a table.
+    /// Value of `includeObject`: how much of each object is returned with a table row.
     pub include_object: String,
 }
 
-/// Names of field managers are no longer than this.
+/// Maximum length of a field manager's name.
 pub const MAX_MANAGER: usize = 128;
 
 pub fn parse(method: &Method, path: &str, query: &str) -> Result<Target, Refusal> {
@@ -204,7 +204,7 @@ fn options(pairs: &BTreeMap<String, String>) -> Result<Options, Refusal> {
     })
 }
 
-/// The name under which somebody without one writes: the beginning of what his program calls itself.
+/// Returns the field manager of a request. Without one in the query, it is the product name of the user agent.
 pub fn manager(options: &Options, user_agent: &str) -> String {
     if !options.field_manager.is_empty() {
         return options.field_manager.clone();
@@ -220,7 +220,7 @@ pub fn manager(options: &Options, user_agent: &str) -> String {
     name
 }
 
-/// Checks what a namespace and a name can be at all, so that nothing else is looked for.
+/// Rejects names and namespaces that cannot exist, before anything is looked up.
 pub fn check_names(request: &Request) -> Result<(), Refusal> {
     let name = &request.name;
     if name.len() > 253 || request.namespace.len() > 63 || name == "." || name == ".." || name.contains('%') {

@@ -1,4 +1,4 @@
-//! The resources that are served, and what is special about each.
+//! The served resources and their properties.
 
 use serde_json::Value;
 use std::sync::LazyLock;
@@ -43,7 +43,7 @@ pub const SERVED: &[Served] = &[
     served(Kind::Tier, &[]),
 ];
 
-/// What schemas say, each made once.
+/// Schema and shape of a kind, computed once.
 struct Form {
     kind: Kind,
     schema: Value,
@@ -65,17 +65,17 @@ static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["spec"]]));
 static NOTHING: LazyLock<Set> = LazyLock::new(Set::default);
 
 impl Served {
-    /// The resource of this plural.
+    /// Returns the resource with this plural name.
     pub fn find(plural: &str) -> Option<Served> {
         SERVED.iter().copied().find(|served| served.kind.plural() == plural)
     }
 
-    /// `tiers.projectcalico.org`
+    /// Returns the qualified name, such as `tiers.projectcalico.org`.
     pub fn qualified(self) -> String {
         format!("{}.{GROUP}", self.kind.plural())
     }
 
-    /// Whether objects belong to a tier, and tiers say who may do what with them.
+    /// Returns whether objects belong to a tier, which controls the access to them.
     pub fn is_tiered(self) -> bool {
         matches!(
             self.kind,
@@ -86,7 +86,7 @@ impl Served {
         )
     }
 
-    /// Whether the status is written on its own.
+    /// Returns whether the kind has a status subresource.
     pub fn has_status(self) -> bool {
         matches!(
             self.kind,
@@ -94,7 +94,7 @@ impl Served {
         )
     }
 
-    /// What is known about the cluster is written by nodes and controllers, not by people.
+    /// Returns whether users can only read the kind: ClusterInformation is written by nodes and controllers.
     pub fn is_read_only(self) -> bool {
         self.kind == Kind::ClusterInformation
     }
@@ -111,7 +111,7 @@ impl Served {
         &self.form().shape
     }
 
-    /// What a write to the object itself, or to its status, does not change.
+    /// Returns the fields that a write to the object, or to its status, does not change.
     pub fn reset_fields(self, to_status: bool) -> &'static Set {
         match (self.has_status(), to_status) {
             (false, _) => &NOTHING,
@@ -135,7 +135,7 @@ mod tests {
         }
         names.sort();
         let repeated: Vec<&[String]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
-        // Short names that are the singular as well are Calico's.
+        // Calico's own short names that equal the singular name.
         let allowed = ["blockaffinity", "caliconodestatus"];
         assert!(repeated.iter().all(|pair| allowed.contains(&pair[0].as_str())), "{repeated:?}");
     }

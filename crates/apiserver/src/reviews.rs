@@ -1,4 +1,4 @@
-//! What Kubernetes has said about somebody is remembered for a few seconds, and not more of it than there is room for.
+//! A bounded cache of TokenReview and SubjectAccessReview results that expire after a few seconds.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -29,7 +29,7 @@ impl<K: Eq + Hash, V: Clone> Reviews<K, V> {
             known.retain(|_, (since, _)| now.saturating_duration_since(*since) < self.lifetime);
         }
         if known.len() >= self.at_most {
-            // Asked again, all of them, which costs less than to find out which of them matters.
+            // Clear everything: repeating the reviews costs less than tracking which entries matter.
             known.clear();
         }
         known.insert(key, (now, value));

@@ -1,4 +1,4 @@
-//! From settings to a server that serves, and to its orderly end.
+//! The API server process: builds the server from its settings, runs it, and shuts it down gracefully.
 
 use crate::access::Access;
 use crate::handler::Handler;
@@ -21,22 +21,22 @@ use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Backoff, Client, Config, Limits};
 use tortie_tls::Lifetimes;
 
-/// Names in a certificate that the server makes for itself.
+/// Names in the self-signed certificate.
 const NAMES: [&str; 4] =
     ["localhost", "calico-api", "calico-api.calico-apiserver", "calico-api.calico-apiserver.svc"];
-/// Where the Secret is that has the certificates of all replicas.
+/// Namespace of the Secret with the certificates of all replicas.
 const CERTIFICATE_NAMESPACE: &str = "calico-apiserver";
-/// For the first certificate to be made and believed.
+/// How long the server waits for the first certificate to be issued and registered.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Args, Clone, Debug)]
 pub struct ApiServerArgs {
-    /// Port to serve on
+    /// Port to listen on
     #[arg(long, value_name = "PORT", default_value_t = 5443)]
     pub secure_port: u16,
     #[command(flatten)]
     pub listen: ListenArgs,
-    /// Configuration file that says where the datastore is, as for calicoctl
+    /// Configuration file with the location of the datastore, as for calicoctl
     #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
     pub config: PathBuf,
 }
@@ -65,7 +65,7 @@ pub enum RunError {
     NotServed,
 }
 
-/// SIGTERM or SIGINT.
+/// Completes on SIGTERM or SIGINT.
 fn told_to_stop() -> Result<impl Future<Output = ()>, RunError> {
     let signals = |error| RunError::Io { what: "signals".to_owned(), error };
     let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
@@ -83,12 +83,12 @@ pub async fn run(config: Config, args: ApiServerArgs) -> Result<(), RunError> {
     serve(config, args, told_to_stop()?).await
 }
 
-/// The same for the webhooks.
+/// Runs the webhooks until SIGTERM or SIGINT.
 pub async fn run_webhooks(config: Config, args: WebhooksArgs) -> Result<(), RunError> {
     serve_webhooks(config, args, Lifetimes::default(), told_to_stop()?).await
 }
 
-/// Runs until `end`; then watches end and what is being answered is finished.
+/// Runs until `end`, then closes watches and finishes open requests.
 pub async fn serve(
     config: Config,
     args: ApiServerArgs,
@@ -107,7 +107,8 @@ pub async fn serve(
     let (identity, keeper) = match args.listen.identity()? {
         Some(given) => (given, None),
         None => {
-            // Nobody can check it. It serves those who do not check until there is one that can be.
+            // A self-signed certificate that clients cannot verify. It serves clients that do not verify until a
+            // signed one exists.
             let own = Pair::generate(NAMES.map(str::to_owned).to_vec()).map_err(RunError::Certificate)?;
             let (serving, served) = watch::channel(Some(Arc::new(own)));
             let keeper = Keeper {
@@ -126,11 +127,11 @@ pub async fn serve(
     let access = Access::new(orchestrator.clone(), trust.clone());
     let handler = Arc::new(Handler::new(Storage::new(client), access, stopping.clone()));
     if keeper.is_some() {
-        // Nobody is sent here before the certificate is believed.
+        // kube-apiserver sends no requests before the CA is registered.
         let waited = tokio::time::timeout(CERTIFICATE_WAIT, certified.wait_for(|certified| *certified)).await;
         if !matches!(waited, Ok(Ok(_))) {
             tracing::warn!(
-                "serving a certificate that nobody can check: Secret {CERTIFICATE_NAMESPACE}/calico-apiserver-tls or the \
+                "serving a certificate that clients cannot verify: Secret {CERTIFICATE_NAMESPACE}/calico-apiserver-tls or the \
                  APIService cannot be written; apply deploy/apiserver again, or give --tls-cert-file"
             );
         }
@@ -140,7 +141,7 @@ pub async fn serve(
     let clients = Arc::new(AskForCertificate::new(trust));
     let server = Server { identity, clients, answers: handler, stopping };
     let serving = tokio::spawn(server.serve(listener));
-    // Without a reader of standard output the daemon serves all the same.
+    // The daemon also runs when standard output is closed.
     let _ = writeln!(std::io::stdout(), "ready: API server on {address}");
     tracing::info!(%address, "serving projectcalico.org/v3");
     end.await;
@@ -154,7 +155,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Follows what the cluster says about the proxy in front of us; nothing has to be restarted for it.
+/// Watches the cluster's settings for the front proxy and applies changes without a restart.
 async fn follow_trust(orchestrator: Orchestrator, trust: Arc<Current>) {
     let mut backoff = Backoff::default();
     let mut known: Option<BTreeMap<String, String>> = None;
@@ -163,8 +164,8 @@ async fn follow_trust(orchestrator: Orchestrator, trust: Arc<Current>) {
         match outcome {
             Ok(()) => backoff.reset(),
             Err(error) => {
-                // Whoever was believed before is believed still.
-                tracing::warn!(error, "{NAMESPACE}/{CONFIG_MAP} cannot be followed; trying again");
+                // The previous settings stay in effect.
+                tracing::warn!(error, "{NAMESPACE}/{CONFIG_MAP} cannot be watched; trying again");
                 tokio::time::sleep(backoff.pause()).await;
             }
         }
@@ -179,7 +180,7 @@ async fn follow_once(
     let data = orchestrator.config_map(NAMESPACE, CONFIG_MAP).await.map_err(|error| error.to_string())?;
     if known.as_ref() != Some(&data) {
         trust.set(Trust::read(&data)?);
-        tracing::info!("whom to believe is read from {NAMESPACE}/{CONFIG_MAP}");
+        tracing::info!("read the authentication settings from {NAMESPACE}/{CONFIG_MAP}");
         *known = Some(data.clone());
     }
     let changed = orchestrator.config_map_changed(NAMESPACE, CONFIG_MAP, &data).await;

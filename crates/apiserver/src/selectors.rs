@@ -1,4 +1,4 @@
-//! Which objects of a list are wanted: label selectors and field selectors in the text of a query.
+//! Parses the label and field selectors of a query and evaluates them.
 
 use crate::refusal::Refusal;
 use crate::resources::Served;
@@ -7,15 +7,15 @@ use tortie_model::names::{check_label_value, check_qualified};
 use tortie_store::LabelSelector;
 use tortie_store::page::Requirement;
 
-/// A selector longer than this is not read.
+/// Maximum length of a selector.
 const MAX_TEXT: usize = 64 << 10;
 
-/// Which objects are wanted; all of it must hold.
+/// Selection of objects; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
     pub labels: LabelSelector,
     pub fields: Vec<FieldRequirement>,
-    /// Only objects of these tiers; `None` for every tier.
+    /// Restricts to objects of these tiers; `None` for every tier.
     pub tiers: Option<BTreeSet<String>>,
 }
 
@@ -34,7 +34,7 @@ pub enum Field {
     Tier,
 }
 
-/// What a selection looks at.
+/// The properties of an object that a selection evaluates.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub name: &'a str,
@@ -64,7 +64,7 @@ impl Selection {
             })
     }
 
-    /// The tiers that the selectors name, if they name any.
+    /// Returns the tiers that the selectors name, if they name any.
     pub fn named_tiers(&self, label: &str) -> Option<BTreeSet<String>> {
         let by_field = self.fields.iter().filter(|wanted| wanted.field == Field::Tier && wanted.equal);
         let mut named: Option<BTreeSet<String>> = None;
@@ -114,7 +114,7 @@ fn parse_fields(served: Served, text: &str) -> Result<Vec<FieldRequirement>, Ref
     Ok(found)
 }
 
-/// Kubernetes' text form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+/// Parses the text form of Kubernetes: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
 pub fn parse_labels(text: &str) -> Result<LabelSelector, Refusal> {
     let mut requirements = Vec::new();
     let mut rest = text.trim();
@@ -126,7 +126,7 @@ pub fn parse_labels(text: &str) -> Result<LabelSelector, Refusal> {
     Ok(LabelSelector(requirements))
 }
 
-/// Cuts at the first comma outside of parentheses.
+/// Splits at the first comma outside of parentheses.
 fn next_term(text: &str) -> (&str, &str) {
     let mut depth = 0usize;
     for (index, byte) in text.bytes().enumerate() {

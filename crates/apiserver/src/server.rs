@@ -1,5 +1,5 @@
-//! Connections: TLS with a certificate that is read again when it changes, HTTP 1 and 2, by the rules of `tortie_http` about how many
-//! there are, of all sources and of one.
+//! The HTTPS server: TLS with a certificate that is reloaded on change, HTTP/1 and HTTP/2, and the connection limits
+//! of `tortie_http`, in total and per source.
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
@@ -28,28 +28,29 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tortie_http::{Admission, ConnectionActivity, ConnectionLimits, ConnectionTable, RequestGuard};
 use tortie_tls::{Reloading, TlsFiles};
 
-/// Connections at a time. The proxy has a few, each with many requests.
+/// Maximum number of connections. The front proxy uses few, each with many requests.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 2_048, per_source: 256 };
-/// Requests at a time on one of them, as kube-apiserver allows its clients. The proxy opens another connection for more.
+/// Maximum number of concurrent requests per connection, as in kube-apiserver. The front proxy opens another
+/// connection for more.
 const MAX_STREAMS: u32 = 100;
-/// A handshake, and the head of a request, has to be done within this time.
+/// Timeout of the TLS handshake and of reading a request head.
 const PATIENCE: Duration = Duration::from_secs(10);
 const HEADERS: usize = 64 << 10;
-/// A connection on which nothing is heard for so long is asked for a sign of life, and closed without one.
+/// A connection without traffic for this long gets an HTTP/2 ping, and is closed without a response.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// A connection without requests is closed after this time, however alive its client is. With HTTP/1 it is closed sooner, as
-/// the head of the next request is late.
+/// A connection without requests is closed after this time, even if its client responds to pings. With HTTP/1 it is
+/// closed sooner, when the head of the next request times out.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// After a failure to accept: descriptors may be short.
+/// Delay after a failed accept: the process may be out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What is being answered when the server stops has this long.
+/// Time to finish open requests when the server stops.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// The server's own certificate.
+/// Source of the server's certificate.
 pub enum Identity {
-    /// From files, read again when they change.
+    /// From files, reloaded when they change.
     Files(Reloading<Arc<Pair>>),
-    /// Made by the server and renewed by it; nothing at first.
+    /// Issued and renewed by the server; `None` until it exists.
     Renewed(watch::Receiver<Option<Arc<Pair>>>),
 }
 
@@ -73,7 +74,7 @@ impl Identity {
 }
 
 impl Pair {
-    /// One that nobody can check.
+    /// Generates a self-signed certificate, which clients cannot verify.
     pub fn generate(names: Vec<String>) -> Result<Pair, String> {
         let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(str::to_owned)?;
@@ -85,7 +86,7 @@ impl Pair {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
         match (chain, key) {
             (Ok(chain), Ok(key)) => Ok(Pair { chain, key }),
-            (Err(error), _) | (_, Err(error)) => Err(format!("a certificate cannot be read: {error}")),
+            (Err(error), _) | (_, Err(error)) => Err(format!("cannot parse a certificate: {error}")),
         }
     }
 }
@@ -93,7 +94,7 @@ impl Pair {
 fn read_pair(files: &TlsFiles) -> Result<Arc<Pair>, tortie_tls::TlsError> {
     let failed =
         |path: &std::path::Path, reason: String| tortie_tls::TlsError::File { path: path.to_owned(), reason };
-    // Whether the two fit is judged here, as for every other server.
+    // Checks that certificate and key match, as for every other server.
     files.server()?;
     let chain = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -103,17 +104,17 @@ fn read_pair(files: &TlsFiles) -> Result<Arc<Pair>, tortie_tls::TlsError> {
     Ok(Arc::new(Pair { chain, key }))
 }
 
-/// The certificates that a client has shown.
+/// Certificate chain of a client.
 pub type Chain = Arc<Vec<CertificateDer<'static>>>;
 
-/// The other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub source: IpAddr,
     pub chain: Chain,
 }
 
-/// What is behind the connections.
+/// Handles the requests of the connections.
 pub trait Answers: Send + Sync + 'static {
     fn answer(
         &self,
@@ -121,13 +122,14 @@ pub trait Answers: Send + Sync + 'static {
         peer: &Peer,
     ) -> impl Future<Output = Response<Body>> + Send;
 
-    /// Counts a connection that was closed for lack of room: a new `connection`, or an `idle_connection` for a new one.
+    /// Counts a connection that was closed because of a limit: a new `connection`, or an `idle_connection` to make
+    /// room.
     fn count_closed(&self, connection: &'static str);
 }
 
 pub struct Server<A> {
     pub identity: Identity,
-    /// Whose certificates are taken.
+    /// Verifier of client certificates.
     pub clients: Arc<dyn ClientCertVerifier>,
     pub answers: Arc<A>,
     /// Becomes true when the server stops.
@@ -148,7 +150,7 @@ impl<A: Answers> Server<A> {
         Ok(config)
     }
 
-    /// Serves until the server is to stop; then what is being answered is finished.
+    /// Serves until the server is stopped, then finishes open requests.
     pub async fn serve(self, listener: TcpListener) {
         let server = Arc::new(self);
         let mut table = ConnectionTable::new(CONNECTION_LIMITS);
@@ -187,7 +189,7 @@ impl<A: Answers> Server<A> {
         }
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, finished).await.is_err() {
-            tracing::warn!("requests that take longer than the time to stop are given up");
+            tracing::warn!("aborting requests that did not finish in time during shutdown");
         }
     }
 
@@ -244,7 +246,8 @@ impl<A: Answers> Server<A> {
     }
 }
 
-/// Until a connection has ended; when the server stops, or nothing was asked for long, nothing new begins on it.
+/// Runs a connection until it ends. When the server stops or the connection is idle, no new requests are accepted on
+/// it.
 async fn finish<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     close: fn(Pin<&mut C>),
@@ -261,7 +264,7 @@ async fn finish<C: Future<Output = hyper::Result<()>>>(
     tokio::time::timeout(limit, connection).await?.map_err(io::Error::other)
 }
 
-/// The body of a response, with which the request is over: that of a watch lasts.
+/// Response body that keeps the request counted as open until it ends; a watch lasts as long as its body.
 struct TrackedBody {
     body: Body,
     _guard: RequestGuard,

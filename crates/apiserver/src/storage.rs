@@ -1,4 +1,4 @@
-//! The verbs on objects over the store, with Kubernetes' rules about resource versions.
+//! Reads and deletions of objects over the store, with Kubernetes' semantics of resource versions.
 
 use crate::cache::Cache;
 use crate::refusal::Refusal;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Client, Continuation, LabelSelector, Page, Resources};
 
-/// The profile that is always there.
+/// The built-in profile, which exists without being stored.
 const BUILT_IN_PROFILE: &str = "projectcalico-default-allow";
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Storage {
 pub struct Listed {
     pub items: Vec<Arc<Stored>>,
     pub revision: String,
-    /// Where the next page begins; empty at the end.
+    /// Token of the next page; empty at the end.
     pub continuation: String,
 }
 
@@ -40,7 +40,7 @@ impl Storage {
         &self.resources
     }
 
-    /// What is known of a kind, from the first time somebody asks.
+    /// Returns the cache of a kind. It is started on first use.
     pub async fn cache(&self, kind: Kind) -> Result<Arc<Cache>, Refusal> {
         let known = self.caches.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).cloned();
         let cache = match known {
@@ -54,7 +54,7 @@ impl Storage {
         };
         match cache.ready().await {
             true => Ok(cache),
-            false => Err(Refusal::unavailable(format!("{kind} cannot be read from the datastore yet"))),
+            false => Err(Refusal::unavailable(format!("{kind} has not been read from the datastore yet"))),
         }
     }
 
@@ -70,7 +70,8 @@ impl Storage {
         got.map_err(|error| Refusal::of_store(served, name, error))
     }
 
-    /// Without a resource version the list is read from the store; one that may be older comes from what is known.
+    /// Lists objects. Without a resource version the list is read from the store; a list that may be older is served
+    /// from the cache.
     pub async fn list(
         &self,
         served: Served,
@@ -141,14 +142,14 @@ impl Storage {
                     true => None,
                     false => Some(read_continuation(&options.continuation)?),
                 };
-                // Without a limit: what is left, as far as one page goes.
+                // Without a limit, return the rest up to one page.
                 let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MOST_ON_A_PAGE);
                 client.list_page(&range, &Page { limit, after, labels: LabelSelector::default() }).await
             }
         };
         let listing = listing.map_err(failed)?;
         for error in &listing.unreadable {
-            tracing::warn!(%error, "an object cannot be read and is not listed; correct it or delete it");
+            tracing::warn!(%error, "cannot decode an object, it is not listed; correct or delete it");
         }
         let resources = listing.entries.into_iter().filter_map(|entry| match entry.value {
             Value::Resource(resource) => Some(resource),
@@ -162,7 +163,7 @@ impl Storage {
         Ok(Listed { items, revision, continuation: continuation.unwrap_or_default() })
     }
 
-    /// What is there under a key, deleted or not by the rules of its kind.
+    /// Deletes an object by the rules of its kind.
     pub async fn delete(&self, served: Served, resource: &Resource) -> Result<(), Refusal> {
         let meta = resource.metadata();
         let version = Some(meta.resource_version.as_str());
@@ -170,13 +171,13 @@ impl Storage {
         deleted.map(drop).map_err(|error| Refusal::of_store(served, &meta.name, error))
     }
 
-    /// The names of all tiers.
+    /// Returns the names of all tiers.
     pub async fn tiers(&self) -> Result<Vec<String>, Refusal> {
         let cache = self.cache(Kind::Tier).await?;
         Ok(cache.snapshot().0.iter().map(|tier| tier.name.clone()).collect())
     }
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     pub async fn check(&self) -> Result<(), String> {
         let key = Key::resource(Kind::ClusterInformation, "", "default");
         match self.resources.client().get(&key).await {
@@ -186,7 +187,7 @@ impl Storage {
     }
 }
 
-/// However many are asked for.
+/// Maximum page size, whatever the limit of the request.
 const MOST_ON_A_PAGE: NonZeroUsize = match NonZeroUsize::new(10_000) {
     Some(most) => most,
     None => NonZeroUsize::MIN,

@@ -1,4 +1,4 @@
-//! An object as it is served: the text that is sent, and what selectors look at.
+//! An object as served: its JSON text and the properties that selectors use.
 
 use crate::selectors::Subject;
 use crate::write::text;
@@ -12,7 +12,7 @@ use tortie_store::tier_of;
 pub struct Stored {
     pub namespace: String,
     pub name: String,
-    /// Empty for kinds that have none.
+    /// Empty for kinds without tiers.
     pub tier: String,
     pub labels: BTreeMap<String, String>,
     pub revision: u64,
@@ -36,7 +36,7 @@ impl Stored {
         }
     }
 
-    /// The object as it is announced to have been deleted at a revision.
+    /// Returns the object as reported in a deletion at a revision.
     pub fn deleted_at(&self, revision: u64) -> Stored {
         let mut object = self.value();
         object["metadata"]["resourceVersion"] = revision.to_string().into();
@@ -44,7 +44,7 @@ impl Stored {
     }
 
     pub fn value(&self) -> Value {
-        // It was printed from a value.
+        // It was serialized from a value.
         serde_json::from_slice(&self.json).unwrap_or_default()
     }
 
@@ -53,7 +53,8 @@ impl Stored {
     }
 }
 
-/// A revision as the number that clients see. One of several collections is as old as the oldest part: nothing is missed from there.
+/// Returns a revision as the number that clients see. A revision over several collections is the lowest of its parts,
+/// so that no change is missed from there.
 pub fn number(revision: &Revision) -> u64 {
     match revision.number() {
         Some(number) => number,

@@ -1,10 +1,10 @@
-//! Objects as rows for people, with the columns that Calico's tools show.
+//! Objects as table rows for kubectl, with the columns of Calico's tools.
 
 use crate::resources::Served;
 use serde_json::{Value, json};
 use tortie_model::columns::{Cell, columns};
 
-/// The columns of a table, in Kubernetes' terms.
+/// Returns the column definitions of a table in the format of Kubernetes.
 pub fn definitions(served: Served) -> Value {
     let definition = |name: &str, kind: &str, format: &str, wide: bool, description: &str| json!({"name": name, "type": kind, "format": format, "priority": i32::from(wide), "description": description});
     let mut all = vec![definition("Name", "string", "name", false, "Name of the object")];
@@ -17,7 +17,7 @@ pub fn definitions(served: Served) -> Value {
     Value::Array(all)
 }
 
-/// How much of each object goes with its row.
+/// How much of each object is included in its row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Include {
     None,
@@ -26,7 +26,7 @@ pub enum Include {
     Object,
 }
 
-/// `now` is in seconds since 1970.
+/// Returns the row of an object. `now` is in seconds since 1970.
 pub fn row(served: Served, object: &Value, include: Include, now: i64) -> Value {
     let mut cells = vec![object.pointer("/metadata/name").cloned().unwrap_or_default()];
     cells.extend(columns(served.kind).iter().map(|column| Value::String(write(column.cell, object))));
@@ -41,7 +41,7 @@ pub fn row(served: Served, object: &Value, include: Include, now: i64) -> Value 
     row
 }
 
-/// The metadata of an object alone, as an object of its own.
+/// Returns the metadata of an object as a PartialObjectMetadata.
 pub fn partial(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
         "metadata": object.get("metadata").cloned().unwrap_or_default()})
@@ -77,7 +77,7 @@ fn write(cell: Cell, object: &Value) -> String {
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        // Orders are floats that nearly always are whole.
+        // Orders are floats that are nearly always whole numbers.
         Value::Number(number) => match number.as_f64() {
             Some(float) if float.fract() == 0.0 && float.abs() < 1e15 => format!("{float:.0}"),
             _ => number.to_string(),
@@ -86,7 +86,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A longer list is cut.
+/// Longer lists are truncated.
 const MAX_JOINED: usize = 80;
 
 fn joined(value: &Value) -> String {
@@ -106,7 +106,7 @@ fn joined(value: &Value) -> String {
     text.chars().take(MAX_JOINED - 3).collect::<String>() + "..."
 }
 
-/// How long ago a moment was, as kubectl says it.
+/// Returns the age in the format of kubectl.
 fn age(created: &str, now: i64) -> String {
     let Ok(created) = created.parse::<jiff::Timestamp>() else { return "<invalid>".to_owned() };
     let seconds = now - created.as_second();

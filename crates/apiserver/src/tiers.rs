@@ -1,39 +1,39 @@
-//! Who may do what with the policies of a tier. What is asked and what is said; the asking itself is the business of `access`.
+//! Permissions on the policies of a tier: the access requests and the error messages. `access` evaluates them.
 //!
-//! To do something with a policy of a tier somebody must be allowed to get that tier, and to do it with the pseudo-resource
-//! `tier.<resource>`, for an object of that name or for all of the tier (`<tier>.*`).
+//! To access a policy of a tier, a user needs `get` on the tier and the verb on the pseudo-resource
+//! `tier.<resource>`, for the policy's name or for the whole tier (`<tier>.*`).
 
 use crate::request::Verb;
 use crate::resources::{GROUP, Served};
 use tortie_store::orchestrator::Wish;
 
-/// What somebody wants to do with policies of a tier.
+/// An access to policies of a tier.
 #[derive(Clone, Copy, Debug)]
 pub struct InTier<'a> {
     pub served: Served,
     pub verb: Verb,
     pub namespace: &'a str,
-    /// As the request has it; empty for collections.
+    /// Name in the request; empty for collections.
     pub name: &'a str,
     pub tier: &'a str,
 }
 
-/// Which of the conditions failed.
+/// The permission that the user lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lacking {
-    /// The tier cannot be seen.
+    /// `get` on the tier.
     Tier,
-    /// The policies in it cannot be touched.
+    /// The verb on the policies of the tier.
     Policies,
 }
 
 impl InTier<'_> {
-    /// Must be allowed.
+    /// Returns the access request that must be allowed.
     pub fn see_tier(&self) -> Wish {
         wish("get", "tiers", "", self.tier)
     }
 
-    /// One of these must be allowed.
+    /// Returns the access requests of which one must be allowed.
     pub fn touch_policies(&self) -> Vec<Wish> {
         let resource = format!("tier.{}", self.served.kind.plural());
         let all = format!("{}.*", self.tier);
@@ -41,7 +41,7 @@ impl InTier<'_> {
         names.map(|name| wish(self.verb.name(), &resource, self.namespace, name)).collect()
     }
 
-    /// What somebody is told who may not.
+    /// Returns the error message for a user without permission on the tier.
     pub fn refusal(&self, user: &str, lacking: Lacking) -> String {
         let mut text = format!(
             "User {user:?} cannot {} {} in tier {:?}",
@@ -59,7 +59,7 @@ impl InTier<'_> {
     }
 }
 
-/// What somebody is told who may not see any tier.
+/// Returns the error message for a user without permission on any tier.
 pub fn no_tier(user: &str, verb: Verb, served: Served) -> String {
     format!(
         "operation on Calico tiered policy is forbidden: User {user:?} cannot {} {} in any tier",

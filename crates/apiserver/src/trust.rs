@@ -1,4 +1,5 @@
-//! Whom to believe: what the cluster says in the ConfigMap extension-apiserver-authentication about the proxy in front of us.
+//! Authentication settings of the cluster: the ConfigMap extension-apiserver-authentication defines which front proxy
+//! and which client certificates are trusted.
 
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
@@ -19,30 +20,30 @@ use tortie_store::orchestrator::User;
 
 pub const NAMESPACE: &str = "kube-system";
 pub const CONFIG_MAP: &str = "extension-apiserver-authentication";
-/// More of what a proxy says about a user is not read.
+/// Maximum number of identity headers that are read.
 const MOST_HEADERS: usize = 256;
 
-/// What the ConfigMap says, checked.
+/// The parsed content of the ConfigMap.
 #[derive(Debug, Default)]
 pub struct Trust {
-    /// Who signs the proxy's certificates.
+    /// Verifier of the front proxy's certificate.
     proxies: Option<Arc<dyn ClientCertVerifier>>,
-    /// Names that the proxy's certificate may have; any if empty.
+    /// Allowed common names of the front proxy's certificate; any if empty.
     names: Vec<String>,
     user_headers: Vec<String>,
     uid_headers: Vec<String>,
     group_headers: Vec<String>,
     extra_prefixes: Vec<String>,
-    /// Who signs the certificates of people and programs.
+    /// Verifier of client certificates of users.
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// Who showed a certificate.
+/// Holder of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The proxy: what it says about its user is believed.
+    /// The front proxy: its identity headers are trusted.
     Proxy,
-    /// Somebody whom the cluster knows by his certificate.
+    /// A user identified by the certificate.
     Client(User),
 }
 
@@ -67,7 +68,7 @@ impl Trust {
         })
     }
 
-    /// Whom a chain of certificates stands for; `None` for nobody we know.
+    /// Returns the holder of a certificate chain; `None` if it is not trusted.
     pub fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<Shown> {
         let (end, between) = chain.split_first()?;
         let signed_by = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
@@ -83,7 +84,7 @@ impl Trust {
         })
     }
 
-    /// The user of whom a proxy speaks.
+    /// Returns the user in the identity headers of the front proxy.
     pub fn user_in(&self, headers: &HeaderMap) -> Option<User> {
         let first = |names: &[String]| {
             let values = names.iter().filter_map(|name| headers.get(name.as_str())?.to_str().ok());
@@ -109,14 +110,14 @@ impl Trust {
     }
 }
 
-/// Whether a client has to show a certificate.
+/// Whether a client must present a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificates {
     Required,
     Optional,
 }
 
-/// Takes certificates that these authorities, in PEM, have signed; `None` without any.
+/// Returns a verifier for certificates signed by these authorities in PEM format; `None` without any.
 pub fn verifier(
     pem: Option<&String>,
     certificates: Certificates,
@@ -139,7 +140,7 @@ pub fn verifier(
         .map_err(|error| error.to_string())
 }
 
-/// Whom to believe at this moment; followed while the server runs.
+/// The current authentication settings; updated while the server runs.
 #[derive(Debug, Default)]
 pub struct Current(RwLock<Arc<Trust>>);
 
@@ -153,8 +154,8 @@ impl Current {
     }
 }
 
-/// Asks for certificates without insisting, and takes those of whom the cluster believes at that moment. A certificate of anybody else
-/// ends the handshake.
+/// Requests client certificates without requiring them, and accepts those that the current settings trust. Any other
+/// certificate fails the handshake.
 #[derive(Debug)]
 pub struct AskForCertificate {
     current: Arc<Current>,

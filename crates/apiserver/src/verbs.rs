@@ -1,4 +1,4 @@
-//! What is done about objects, for somebody who may ask for it.
+//! Executes the verbs on objects for an authorized user.
 
 use crate::access::Access;
 use crate::body;
@@ -20,25 +20,25 @@ use tortie_model::{Kind, Resource};
 use tortie_store::orchestrator::User;
 use tortie_store::tier_of;
 
-/// How often a write that names no version is tried when others are quicker.
+/// Maximum number of attempts of a write without a resource version when others modify the object concurrently.
 const ATTEMPTS: u32 = 5;
-/// Letters that a generated name ends with, of which none can be mistaken or make a word.
+/// Letters of the suffix of generated names: without look-alikes and without vowels that could form words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const GENERATED: usize = 5;
 const LONGEST_GENERATED: usize = 253 - GENERATED;
 
-/// The request that is carried out.
+/// The request to execute.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub request: Request,
     pub user: User,
-    /// The name under which somebody writes.
+    /// Field manager of the write.
     pub manager: String,
     pub content_type: String,
     pub body: Bytes,
 }
 
-/// What is answered.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Answer {
     Object {
@@ -47,7 +47,7 @@ pub enum Answer {
         warnings: Vec<String>,
     },
     List(Listed),
-    /// A Status that says that all is well.
+    /// A Status of a successful request.
     Done(Value),
 }
 
@@ -59,7 +59,7 @@ pub struct Verbs<'a> {
 }
 
 impl Verbs<'_> {
-    /// Everything but watches.
+    /// Executes every verb except watch.
     pub async fn carry_out(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
         let request = &asked.request;
         let is_write = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
@@ -87,7 +87,7 @@ impl Verbs<'_> {
         self.access.authorise_tier(&asked.user, &wanted).await
     }
 
-    /// The object that a request is about, if its tier lets somebody do that with it.
+    /// Returns the live object of a request, after checking the permission on its tier.
     async fn live(self, asked: &Asked) -> Result<Resource, Refusal> {
         let request = &asked.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
@@ -102,7 +102,7 @@ impl Verbs<'_> {
         Ok(Answer::Object { object, code: 200, warnings: Vec::new() })
     }
 
-    /// Which objects somebody sees of those that he asks for.
+    /// Returns the selection of a request, restricted to the objects that the user may see.
     pub async fn selection(self, asked: &Asked) -> Result<Selection, Refusal> {
         let request = &asked.request;
         let options = &request.options;
@@ -137,7 +137,7 @@ impl Verbs<'_> {
         let Prepared { resource, warnings } = prepared;
         let name = resource.metadata().name.clone();
         if let Some(tier) = tier_of(&resource) {
-            // Applying what is not there yet is creating it.
+            // Applying to an object that does not exist creates it.
             self.in_tier(asked, asked.request.verb, &name, tier).await?;
         }
         self.check_namespace(asked).await?;
@@ -154,7 +154,7 @@ impl Verbs<'_> {
             false => resources.create(resource).await,
         };
         let created = outcome.map_err(|error| match error {
-            // Of all that can be missing it is not the object itself: the tier, or the namespace.
+            // The missing object is not the created one, but the tier or the namespace.
             tortie_store::Error::DoesNotExist { ref id, .. } if id.starts_with("Tier(") => {
                 Refusal::bad_request(format!("the tier does not exist: {error}"))
             }
@@ -163,7 +163,8 @@ impl Verbs<'_> {
         Ok(Answer::Object { object: created.to_value(), code: 201, warnings })
     }
 
-    /// In the store of Kubernetes it sees to this itself.
+    /// Checks that the namespace exists and is not terminating. With Kubernetes as the datastore, it checks this
+    /// itself.
     async fn check_namespace(self, asked: &Asked) -> Result<(), Refusal> {
         let Request { served, namespace, .. } = &asked.request;
         let is_kept_elsewhere = !self.storage.resources().client().is_kubernetes();
@@ -219,7 +220,8 @@ impl Verbs<'_> {
         Ok(object(replaced.to_value(), warnings))
     }
 
-    /// A patch that names no version is made again from what stands there if somebody else was quicker.
+    /// Applies a patch. A patch without a resource version is repeated from the current object after a concurrent
+    /// change.
     async fn patch(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
         let task = asked.clone();
         let read = move || Patch::read(body::media_type(&task.content_type), &task.body).map(Arc::new);
@@ -294,7 +296,7 @@ impl Verbs<'_> {
             }
             Deletion::Waiting => Ok(Answer::Object { object, code: 200, warnings: Vec::new() }),
             Deletion::Later(held) => {
-                // What would be refused at the end is refused at the beginning.
+                // Reject the deletion now if it would be rejected once the finalizers are removed.
                 resources.check_delete(served.kind, name).await.map_err(failed)?;
                 let resource = Resource::from_store(served.kind, held.clone())
                     .map_err(|error| Refusal::internal(error.to_string()))?;
@@ -307,7 +309,7 @@ impl Verbs<'_> {
         }
     }
 
-    /// Whatever is selected; what somebody else deletes meanwhile is gone as well.
+    /// Deletes all selected objects. Objects that are deleted concurrently are skipped.
     async fn delete_all(self, asked: &Arc<Asked>) -> Result<Answer, Refusal> {
         let request = &asked.request;
         let options =
@@ -328,7 +330,7 @@ impl Verbs<'_> {
                 Err(refusal) if refusal.code == 404 => continue,
                 Err(refusal) => return Err(refusal),
             };
-            // Since it was listed it may have moved to a tier that the user may not see.
+            // It may have moved to a tier that the user may not see since it was listed.
             if !selection.selects(&Stored::of(&live).subject()) {
                 continue;
             }
@@ -343,7 +345,8 @@ impl Verbs<'_> {
         Ok(Answer::List(listed))
     }
 
-    /// Watches of policies end when a tier comes or changes: then other policies may be seen.
+    /// Returns a receiver for tier changes. They end watches of policies, because the user may then see other
+    /// policies.
     pub async fn tier_changes(
         self,
         request: &Request,
@@ -359,13 +362,13 @@ fn now() -> String {
     format!("{:.0}", jiff::Timestamp::now())
 }
 
-/// The object as a patch makes it: from the live one, or from nothing where a configuration is applied.
+/// Returns the object after a patch: of the live object, or of none if a configuration is applied.
 fn patched(asked: &Asked, patch: &Patch, live: Option<&Value>) -> Result<Outcome, Refusal> {
     let (place, now) = (place(asked, &asked.request.name), now());
     let by = author(asked, &now);
     match (patch, live) {
         (Patch::Apply(config), live) => {
-            // The name of an applier is never guessed.
+            // The field manager of server-side apply has no default.
             let by = Author { manager: &asked.request.options.field_manager, ..by };
             write::applied(place, live, config.clone(), by, asked.request.options.force)
         }

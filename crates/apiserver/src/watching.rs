@@ -1,4 +1,4 @@
-//! A watch as the client hears it: a stream of events, made as fast as they are read.
+//! A watch as sent to a client: a stream of events, produced as fast as the client reads.
 
 use crate::cache::Cache;
 use crate::history::{Change, Position};
@@ -17,13 +17,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Events that are encoded at once.
+/// Maximum number of events encoded at once.
 const BATCH: usize = 100;
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// A client that asks for no time has the watch for about this long.
+/// Range of the duration of a watch without a requested timeout, in seconds.
 const LIFETIME: std::ops::Range<u64> = 1_800..3_600;
 
-/// What is watched.
+/// Parameters of a watch.
 #[derive(Debug)]
 pub struct Wanted {
     pub served: Served,
@@ -35,21 +35,21 @@ pub struct Wanted {
     pub timeout_seconds: Option<u64>,
 }
 
-/// Where a watch begins.
+/// Start of a watch.
 #[derive(Debug)]
 pub enum Start {
-    /// With everything that is there, and a bookmark after it if one is asked for.
+    /// All existing objects, followed by a bookmark if requested.
     Everything { marked: bool },
-    /// With what came after a revision.
+    /// The changes after a revision.
     After(u64),
 }
 
-/// What ends a watch before its time.
+/// Events that end a watch early.
 #[derive(Debug)]
 pub struct Endings {
-    /// The server stops.
+    /// Becomes true when the server stops.
     pub shutdown: watch::Receiver<bool>,
-    /// Tiers have changed, and with them what may be seen.
+    /// Notified when tiers change, which may change the visible objects.
     pub tiers: Option<watch::Receiver<u64>>,
 }
 
@@ -59,15 +59,15 @@ struct Watcher {
     happenings: watch::Receiver<u64>,
     endings: Endings,
     initial: std::vec::IntoIter<Arc<Stored>>,
-    /// The bookmark after the initial objects.
+    /// Revision of the bookmark after the initial objects.
     mark: Option<u64>,
     position: Position,
     deadline: Instant,
     next_bookmark: Instant,
-    /// The columns of a table are said once.
+    /// Column definitions of a table; sent once.
     columns: Option<Value>,
     is_over: bool,
-    /// Counts this watch as one that is open until it is dropped.
+    /// Counts this watch as open until dropped.
     _open: Box<dyn Send>,
 }
 
@@ -120,7 +120,7 @@ fn is_wanted(wanted: &Wanted, object: &Stored) -> bool {
         && wanted.selection.selects(&object.subject())
 }
 
-/// What a change is to somebody who sees only some of the objects.
+/// Returns the event that a change causes for a watcher that sees only some of the objects.
 fn seen(wanted: &Wanted, change: &Change) -> Option<(&'static str, Arc<Stored>)> {
     let before = change.before.as_ref().is_some_and(|before| is_wanted(wanted, before));
     let after = !change.is_deletion && is_wanted(wanted, &change.after);
@@ -134,7 +134,7 @@ fn seen(wanted: &Wanted, change: &Change) -> Option<(&'static str, Arc<Stored>)>
 }
 
 impl Watcher {
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.is_over {
@@ -151,7 +151,7 @@ impl Watcher {
             if let Some(revision) = self.mark.take() {
                 return Some(self.bookmark(revision, true));
             }
-            // Seen before it is looked whether there is more, so that nothing happens unnoticed in between.
+            // Mark as seen before reading, so that no change in between goes unnoticed.
             self.happenings.mark_unchanged();
             let Ok((changes, position)) = self.cache.next(self.position, BATCH) else {
                 self.is_over = true;
@@ -207,7 +207,7 @@ impl Watcher {
         bytes.extend_from_slice(b"}\n");
     }
 
-    /// Everything up to a revision has been said.
+    /// Returns a bookmark: all changes up to this revision have been sent.
     fn bookmark(&mut self, revision: u64, ends_initial: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if ends_initial {
@@ -240,7 +240,7 @@ async fn ended(endings: &mut Endings) {
     }
 }
 
-/// What a watch says when it cannot go on, or cannot begin.
+/// Returns the error event of a watch that cannot start or continue.
 pub fn error(refusal: &Refusal) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": refusal.to_status()})))
 }

@@ -1,5 +1,5 @@
-//! CPU-bound work on request bodies: off the threads of the runtime, which serve everyone, and few at a time, since what a
-//! body of 3 MB becomes in memory is many times as large.
+//! CPU-bound work on request bodies. It runs outside the runtime's threads, which serve all requests, and few at a
+//! time, because the parsed form of a 3 MB body takes many times as much memory.
 
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
@@ -22,7 +22,7 @@ impl WorkerPool {
         WorkerPool { workers: Arc::new(Semaphore::new(MAX_WORKERS)), metrics }
     }
 
-    /// Runs `work` on a thread of its own.
+    /// Runs `work` on a blocking thread.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
@@ -33,12 +33,12 @@ impl WorkerPool {
             return Err(Refusal::too_many_requests());
         };
         let ended = tokio::task::spawn_blocking(move || {
-            // Held by the work, not by the request: a client that hangs up does not make room for more work.
+            // Held by the work, not by the request: a client that disconnects does not make room for more work.
             let _worker = worker;
             work()
         });
         ended.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a write ended in a panic");
+            tracing::error!(%error, "a write panicked");
             Err(Refusal::internal("the request could not be processed"))
         })
     }

@@ -1,5 +1,4 @@
-//! What becomes of an object that somebody writes, before the store sees it. No I/O: the live object and what was sent in, what
-//! is to be stored out.
+//! Computes the object to store from the live object and the submitted one. No I/O.
 
 use crate::refusal::{Cause, Refusal};
 use crate::request::FieldValidation;
@@ -9,7 +8,7 @@ use std::collections::HashSet;
 use tortie_apply::{ApplyError, Managed, Manager, equal};
 use tortie_model::{DecodeError, Resource};
 
-/// Metadata that the server alone sets, whatever is sent.
+/// Metadata that only the server sets; submitted values are ignored.
 const SET_BY_SERVER: [&str; 7] = [
     "uid",
     "resourceVersion",
@@ -20,26 +19,26 @@ const SET_BY_SERVER: [&str; 7] = [
     "generation",
 ];
 
-/// Who writes, and how what he sends is read.
+/// The author of a write and the validation mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Author<'a> {
     pub manager: &'a str,
-    /// RFC 3339, whole seconds.
+    /// RFC 3339 format, whole seconds.
     pub now: &'a str,
     pub validation: FieldValidation,
 }
 
-/// Where an object belongs, by the path of the request.
+/// The object that the path of a request addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub served: Served,
     pub namespace: &'a str,
-    /// Empty if the object brings its own.
+    /// Empty if the submitted object contains the name.
     pub name: &'a str,
     pub is_status: bool,
 }
 
-/// An object to store, and what its author should know.
+/// An object to store, and warnings for its author.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prepared {
     pub resource: Resource,
@@ -48,10 +47,10 @@ pub struct Prepared {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Nothing changes: nothing is stored.
+    /// Nothing changes, so nothing is stored.
     Same,
     Changed(Prepared),
-    /// The last of those who had work to do before the object goes is done: it goes.
+    /// The last finalizer was removed from a terminating object: delete it.
     Gone,
 }
 
@@ -66,13 +65,13 @@ impl Place<'_> {
         }
     }
 
-    /// An object of the kind with nothing in it.
+    /// Returns an empty object of the kind.
     fn nothing(&self) -> Value {
         json!({"apiVersion": API_VERSION, "kind": self.served.kind.name()})
     }
 }
 
-/// A new object.
+/// Prepares a new object.
 pub fn created(place: Place<'_>, mut submitted: Value, by: Author<'_>) -> Result<Prepared, Refusal> {
     settle_identity(place, &mut submitted)?;
     if !text(&submitted, "/metadata/resourceVersion").is_empty() {
@@ -105,8 +104,8 @@ fn finish_created(
     Ok(Prepared { resource: stored(place.served, new)?, warnings })
 }
 
-/// The live object after an update or a patch. `must_name_version`: without a resourceVersion it is refused, since nobody could
-/// say what it was made from.
+/// Computes the live object after an update or a patch. With `must_name_version`, a request without a resourceVersion
+/// is rejected, because the version that it is based on is unknown.
 pub fn updated(
     place: Place<'_>,
     live: &Value,
@@ -124,7 +123,7 @@ pub fn updated(
     finish_updated(place, live, new, &managed, warnings)
 }
 
-/// The object after a configuration was applied to it; a new one if there is none.
+/// Computes the object after a server-side apply; a new one if there is no live object.
 pub fn applied(
     place: Place<'_>,
     live: Option<&Value>,
@@ -185,7 +184,7 @@ fn refused(error: &ApplyError) -> Refusal {
     }
 }
 
-/// `new` with what a write through this place cannot change.
+/// Restores the parts of `new` that a write to this target cannot change.
 fn finish_updated(
     place: Place<'_>,
     live: &Value,
@@ -241,7 +240,7 @@ pub fn finalizers(object: &Value) -> Vec<String> {
     listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// What people want: neither metadata nor status.
+/// Returns the object without metadata and status.
 fn wanted(object: &Value) -> Value {
     let mut wanted = object.clone();
     remove(&mut wanted, "metadata");
@@ -249,7 +248,7 @@ fn wanted(object: &Value) -> Value {
     wanted
 }
 
-/// When somebody last wrote is no change by itself.
+/// Removes the timestamps of managed fields, which alone are not a change.
 fn without_times(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(Value::Array(entries)) = object.pointer_mut("/metadata/managedFields") {
@@ -260,7 +259,7 @@ fn without_times(object: &Value) -> Value {
     object
 }
 
-/// Kind, version, name and namespace are those of the path, or missing.
+/// Checks that kind, version, name and namespace match the path, and fills in missing ones.
 fn settle_identity(place: Place<'_>, object: &mut Value) -> Result<(), Refusal> {
     let kind = place.served.kind;
     for (field, expected, what) in [("apiVersion", API_VERSION, "API version"), ("kind", kind.name(), "kind")]
@@ -328,7 +327,7 @@ fn check_version(
     }
 }
 
-/// The object as our types write it, with its defaults, and what is to be said about fields that they do not have.
+/// Decodes the object through the types, sets defaults, and returns warnings about unknown fields.
 fn decoded(
     place: Place<'_>,
     submitted: Value,
@@ -346,7 +345,7 @@ fn decoded(
     };
     let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone()).map_err(invalid)?;
     if let (Some(live), false) = (live, unknown.is_empty()) {
-        // What a newer version has stored stays, as long as nobody takes it away.
+        // Unknown fields stored by a newer version are kept unless the request removes them.
         let (_, kept) = Resource::from_user_tolerant(live.clone()).map_err(invalid)?;
         let kept: HashSet<&String> = kept.iter().collect();
         if unknown.iter().all(|field| kept.contains(field)) {
@@ -366,7 +365,7 @@ fn decoded(
     Ok((bare(&resource.to_value()), warnings))
 }
 
-/// A status with nothing in it is written for some kinds, and says as much as none.
+/// Removes an empty status, which some kinds serialize and which is equivalent to none.
 fn bare(object: &Value) -> Value {
     let mut object = object.clone();
     if object.get("status").and_then(Value::as_object).is_some_and(Map::is_empty) {
@@ -379,8 +378,8 @@ fn stored(served: Served, object: Value) -> Result<Resource, Refusal> {
     Resource::from_store(served.kind, object).map_err(|error| Refusal::internal(error.to_string()))
 }
 
-/// Whose fields are recorded before a write. Those that are sent count, so that they can be corrected, but not through a
-/// subresource; and an empty list means that all are forgotten.
+/// Returns the managed fields before a write. Submitted ones take precedence, so that they can be corrected, except
+/// through a subresource; an empty list resets them all.
 fn managed_of(submitted: &Value, live: Option<(&Value, bool)>) -> Managed {
     let listed =
         |object: &Value| object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned();

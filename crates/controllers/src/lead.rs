@@ -354,7 +354,7 @@ impl Cores {
                 // Ignore unreadable entries: addresses and objects that they reference must not be garbage-collected.
                 tracing::warn!(%key, reason, "ignoring an unreadable entry; its previous value stays in effect");
             }
-            FeedEvent::ConnectionLost { reason } => tracing::warn!(reason, "lost the connection; trying again"),
+            FeedEvent::ConnectionLost { reason } => tracing::warn!(reason, "lost the connection"),
             FeedEvent::ConnectionBack { .. } => tracing::info!("the connection is restored"),
             FeedEvent::InSync => {}
         }

@@ -50,7 +50,7 @@ fn only_the_proxy_speaks_for_others() {
     assert_eq!(judge(strangers.sign("front-proxy", None)), None);
     let jane = User { name: "jane".into(), groups: vec!["ops".into()], ..User::default() };
     assert_eq!(judge(clients.sign("jane", Some("ops"))), Some(Shown::Client(jane)));
-    // The name alone makes nobody the proxy.
+    // The common name alone does not identify the proxy.
     assert!(matches!(judge(clients.sign("front-proxy", None)), Some(Shown::Client(_))));
     assert_eq!(judge(Vec::new()), None);
 }

@@ -1,4 +1,4 @@
-//! From a question of Kubernetes to its answer.
+//! Handles AdmissionReviews of kube-apiserver.
 
 use super::review::{Operation, Question};
 use crate::access::Access;
@@ -15,25 +15,25 @@ use tokio::sync::{Semaphore, watch};
 use tortie_model::{Kind, Resource};
 use tortie_store::{Error, Resources};
 
-/// Questions that are answered at a time.
+/// Maximum number of concurrent reviews.
 const MOST_REQUESTS: usize = 400;
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// Those who keep ClusterInformation up to date, Calico's names and ours.
+/// Service accounts that may write ClusterInformation: Calico's names and ours.
 const WRITERS: [&str; 5] =
     ["calico-node", "calico-kube-controllers", "calico-typha", "tortie-node", "tortie-controllers"];
 
 pub struct Handler {
     access: Access,
     resources: Resources,
-    /// Where the accounts of nodes and controllers are.
+    /// Namespace of these service accounts.
     namespace: String,
     metrics: Metrics,
     bodies: BodyReader,
     requests: Semaphore,
-    /// Whether questions are answered only for clients that have shown a certificate. TLS has verified it.
+    /// Whether reviews require a client certificate. TLS has verified it.
     needs_certificate: bool,
-    /// Whether there is a certificate, and whether the server is about to stop.
+    /// Whether a certificate exists, and whether the server is about to stop.
     certified: watch::Receiver<bool>,
     stopping: watch::Receiver<bool>,
 }
@@ -71,7 +71,7 @@ impl Handler {
     }
 
     async fn review(&self, webhook: Webhook, content: Body, peer: &Peer) -> Response<Body> {
-        // Before a question counts as one that is answered: whoever sends slowly takes no place of Kubernetes.
+        // Read before the review counts against the limit: a slow sender must not take a slot from kube-apiserver.
         let body = match self.bodies.read(content, &peer.source.to_string()).await {
             Ok(body) => body,
             Err(error) => return self.refuse_body(error),
@@ -82,7 +82,7 @@ impl Handler {
         };
         let question = match Question::read(&body.bytes) {
             Ok(question) => question,
-            Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("the review cannot be read: {why}")),
+            Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("cannot parse the review: {why}")),
         };
         let verdict = match webhook {
             Webhook::TierRules => self.tier_rules(&question).await,
@@ -93,7 +93,7 @@ impl Handler {
                 user = question.user_info.name,
                 resource = question.resource.resource,
                 name = question.object_name(),
-                "refused: {}",
+                "rejected: {}",
                 refusal.message
             );
         }
@@ -113,7 +113,8 @@ impl Handler {
         plain(code, &error.to_string())
     }
 
-    /// A policy is written by those who may do so in its tier, and in the one from which it moves; its tier is there.
+    /// Checks that the user may write policies in the tier, and in the previous tier if it changes, and that the tier
+    /// exists.
     async fn tier_rules(&self, question: &Question) -> Result<(), Refusal> {
         let served = Served::find(&question.resource.resource)
             .filter(|served| served.is_tiered() && question.resource.group == GROUP);
@@ -145,7 +146,7 @@ impl Handler {
         }
     }
 
-    /// What is known about the cluster is written by nodes and controllers, not by people.
+    /// Checks that a service account of nodes or controllers writes ClusterInformation; users may only read it.
     fn cluster_information(&self, question: &Question) -> Result<(), Refusal> {
         let user = question.user_info.name.as_str();
         let own = WRITERS.map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
@@ -169,7 +170,7 @@ impl Answers for Handler {
         let began = Instant::now();
         let (parts, content) = http.into_parts();
         let path = parts.uri.path();
-        // Probes of the kubelet have no certificate.
+        // The kubelet's probes have no certificate.
         if self.needs_certificate && peer.chain.is_empty() && path != "/readyz" {
             self.metrics.count_refused("client");
             return plain(StatusCode::UNAUTHORIZED, "a client certificate is required");
@@ -187,7 +188,7 @@ impl Answers for Handler {
             (_, "/rbac" | "/cluster-info" | "/readyz" | "/metrics") => {
                 return plain(StatusCode::METHOD_NOT_ALLOWED, "this method is not allowed here");
             }
-            _ => return plain(StatusCode::NOT_FOUND, "there is nothing here"),
+            _ => return plain(StatusCode::NOT_FOUND, "not found"),
         };
         self.metrics.answered("review", name, answer.status().as_u16(), began.elapsed());
         answer

@@ -1,5 +1,5 @@
-//! Keeps the certificates that the API server and the webhooks make for themselves: in a Secret that all replicas share, and in the
-//! object by which Kubernetes finds them, which says whom it believes.
+//! Issues and renews the certificates of the API server and the webhooks: in a Secret that all replicas share, and as
+//! the CA bundle in the object that registers the server with Kubernetes.
 
 use crate::server::Pair;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use tortie_store::Backoff;
 use tortie_store::orchestrator::{ApiRegistration, Orchestrator, Secret, WebhookConfiguration, is_too_late};
 use tortie_tls::{Lifetimes, OwnCertificates};
 
-/// Between looks. Whoever applies the configuration anew may have made Kubernetes forget whom to believe.
+/// Interval between checks. Applying the manifest again may reset the CA bundle.
 const PAUSE: Duration = Duration::from_secs(10);
-/// While there is no configuration, and after something was written.
+/// Interval while there is no registration, and delay after a write.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A server that Kubernetes sends requests to.
+/// A server that kube-apiserver sends requests to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertifiedServer {
     ApiServer,
     Webhooks,
 }
 
-/// The object by which Kubernetes finds a server.
+/// The object that registers a server with Kubernetes.
 enum Registration {
     ApiService(ApiRegistration),
     Webhooks(WebhookConfiguration),
@@ -32,9 +32,9 @@ pub struct Keeper {
     pub orchestrator: Orchestrator,
     pub namespace: String,
     pub lifetimes: Lifetimes,
-    /// What connections are accepted with.
+    /// Certificate that connections are served with.
     pub serving: watch::Sender<Option<Arc<Pair>>>,
-    /// Whether there is such a thing.
+    /// Whether the certificate is served and, if a registration exists, its CA bundle is up to date.
     pub certified: watch::Sender<bool>,
 }
 
@@ -46,7 +46,7 @@ impl CertifiedServer {
         }
     }
 
-    /// The service in front of it.
+    /// Returns the Service in front of it.
     fn service(self) -> &'static str {
         match self {
             CertifiedServer::ApiServer => "calico-api",
@@ -58,7 +58,7 @@ impl CertifiedServer {
         Ok(match self {
             CertifiedServer::ApiServer => {
                 let found = orchestrator.api_registration("v3.projectcalico.org").await?;
-                // Where Kubernetes serves the group itself, nobody is believed.
+                // If Kubernetes serves the group itself, the APIService needs no CA bundle.
                 found.filter(ApiRegistration::is_served_by_others).map(Registration::ApiService)
             }
             CertifiedServer::Webhooks => {
@@ -98,15 +98,15 @@ impl Keeper {
                     tokio::time::sleep(pause).await;
                 }
                 Err(error) => {
-                    // The certificate in use is good for a third of its life yet.
-                    tracing::warn!(error, "certificates cannot be looked after; trying again");
+                    // Renewal starts with a third of the lifetime left, so the certificate in use is still valid.
+                    tracing::warn!(error, "cannot renew certificates; trying again");
                     tokio::time::sleep(backoff.pause()).await;
                 }
             }
         }
     }
 
-    /// One step towards certificates that are good and believed; how long it is until the next look.
+    /// Performs one renewal step (at most one object is written) and returns the delay until the next check.
     async fn look(&self) -> Result<Duration, String> {
         let name = self.server.secret();
         let secret = self.orchestrator.secret(&self.namespace, name).await.map_err(text)?;
@@ -123,12 +123,12 @@ impl Keeper {
                     tracing::info!("{}/{name} has new certificates", self.namespace);
                     Ok(SHORT_PAUSE)
                 }
-                // Somebody else was quicker: what stands there now?
+                // Another replica wrote the Secret first: read it again.
                 Err(error) if is_too_late(&error) => Ok(SHORT_PAUSE),
                 Err(error) => Err(error.to_string()),
             };
         }
-        // Before its authority is believed and no other: requests do not fail in between.
+        // Serve the certificate before its CA becomes the only registered one, so that no requests fail in between.
         let pair = Pair::from_pem(&kept.certificate, &kept.key)?;
         self.serving.send_if_modified(|current| {
             let differs = current.as_deref() != Some(&pair);
@@ -151,7 +151,7 @@ impl Keeper {
         Ok(if registration.is_none() { SHORT_PAUSE } else { PAUSE.min(self.lifetimes.certificate / 12) })
     }
 
-    /// Under which the API server reaches the service.
+    /// Returns the DNS names under which kube-apiserver reaches the Service.
     fn names(&self) -> Vec<String> {
         let (service, namespace) = (self.server.service(), &self.namespace);
         vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}"), service.to_owned()]

@@ -1,5 +1,6 @@
-//! The webhooks of a cluster whose objects are custom resources of projectcalico.org/v3: Kubernetes asks them before it stores a policy
-//! or what is known about the cluster. So the rules of tiers hold there too, for those who write.
+//! Admission webhooks for clusters whose objects are custom resources of projectcalico.org/v3: kube-apiserver calls
+//! them before it stores a policy or ClusterInformation. They enforce the tier permissions for writes; reads are not
+//! checked.
 
 mod handler;
 pub mod keeper;
@@ -24,23 +25,23 @@ use tortie_tls::Lifetimes;
 
 #[derive(Args, Clone, Debug)]
 pub struct WebhooksArgs {
-    /// Port to serve on
+    /// Port to listen on
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub port: u16,
     #[command(flatten)]
     pub listen: ListenArgs,
-    /// Authority, in PEM, that signs the certificate of Kubernetes' API server: only its questions are answered
+    /// CA in PEM format that signs kube-apiserver's client certificate: other clients are rejected
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
-    /// Namespace of the webhooks, and of the accounts that may write ClusterInformation
+    /// Namespace of the webhooks and of the service accounts that may write ClusterInformation
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kube-system")]
     pub namespace: String,
-    /// Configuration file that says where the datastore is, as for calicoctl
+    /// Configuration file with the location of the datastore, as for calicoctl
     #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
     pub config: PathBuf,
 }
 
-/// Runs until `end`; then what is being answered is finished.
+/// Runs until `end`, then finishes open requests.
 pub async fn serve_webhooks(
     config: Config,
     args: WebhooksArgs,
@@ -61,7 +62,7 @@ pub async fn serve_webhooks(
         Some(file) => {
             let unusable = |reason: String| tortie_tls::TlsError::Ca { path: file.clone(), reason };
             let pem = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
-            // The kubelet shows no certificate: the handler refuses everything else without one.
+            // The kubelet's probe has no certificate; the handler rejects all other requests without one.
             let verifier = verifier(Some(&pem), Certificates::Optional).map_err(unusable)?;
             verifier.ok_or_else(|| unusable("it has no certificate".to_owned()))?
         }
@@ -98,9 +99,9 @@ pub async fn serve_webhooks(
     let (listener, address) = args.listen.listen(args.port).await?;
     let server = Server { identity, clients, answers: Arc::new(handler), stopping };
     let serving = tokio::spawn(server.serve(listener));
-    // Without a reader of standard output the daemon serves all the same.
+    // The daemon also runs when standard output is closed.
     let _ = writeln!(std::io::stdout(), "ready: webhooks on {address}");
-    tracing::info!(%address, "answering Kubernetes' questions about policies");
+    tracing::info!(%address, "serving admission webhooks");
     end.await;
     let _ = stop.send(true);
     let _ = serving.await;

@@ -1,4 +1,4 @@
-//! AdmissionReview of admission.k8s.io/v1: what Kubernetes asks before it stores an object, and what it is told. No I/O.
+//! AdmissionReview of admission.k8s.io/v1: parses the request of kube-apiserver and builds the response. No I/O.
 
 use crate::refusal::Refusal;
 use crate::request::Verb;
@@ -18,7 +18,7 @@ struct Review {
     request: Question,
 }
 
-/// What somebody is about to do.
+/// A request to create, update or delete an object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
@@ -30,10 +30,10 @@ pub struct Question {
     pub name: String,
     #[serde(default)]
     pub namespace: String,
-    /// Null if it is deleted.
+    /// Null for a deletion.
     #[serde(default)]
     pub object: Value,
-    /// Null if it is created.
+    /// Null for a creation.
     #[serde(default)]
     pub old_object: Value,
 }
@@ -54,7 +54,7 @@ pub struct Resource {
 }
 
 impl Operation {
-    /// The verb that rules have for it. A patch is an update here: Kubernetes does not say which of them it was.
+    /// Returns the verb in RBAC rules. A patch counts as an update: the AdmissionReview does not distinguish them.
     pub fn verb(self) -> Option<Verb> {
         match self {
             Operation::Create => Some(Verb::Create),
@@ -74,7 +74,7 @@ impl Question {
         }
     }
 
-    /// As the request has it, or as the new object has it.
+    /// Returns the name in the request, or that of the new object.
     pub fn object_name(&self) -> &str {
         match self.name.as_str() {
             "" => text(&self.object, "/metadata/name"),
@@ -82,7 +82,7 @@ impl Question {
         }
     }
 
-    /// The tier in which the object is now, and the one in which it will be.
+    /// Returns the current tier of the object and its new one.
     pub fn tiers(&self) -> [Option<&str>; 2] {
         [&self.old_object, &self.object].map(|object| match object {
             Value::Null => None,
@@ -93,12 +93,13 @@ impl Question {
         })
     }
 
-    /// Whether the object is on its way out: then only those who have work to do before write it.
+    /// Returns whether the object is being deleted: then only the controllers that remove their finalizers still
+    /// write it.
     pub fn is_leaving(&self) -> bool {
         self.object.pointer("/metadata/deletionTimestamp").is_some()
     }
 
-    /// The answer for Kubernetes.
+    /// Builds the AdmissionReview response.
     pub fn answer(&self, verdict: Result<(), Refusal>) -> Value {
         let response = match verdict {
             Ok(()) => json!({"uid": self.uid, "allowed": true}),

@@ -13,7 +13,7 @@ fn tier(spec: Value) -> Value {
     json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": {"name": "t"}, "spec": spec})
 }
 
-/// As the store would hand it back.
+/// Returns the object as the store would return it.
 fn live(spec: Value) -> Value {
     let mut object = created(place(Kind::Tier, ""), tier(spec), BY).unwrap().resource.to_value();
     object["metadata"]["uid"] = "u".into();
@@ -116,7 +116,7 @@ fn configurations_are_applied_and_conflict() {
     object["metadata"]["uid"] = "u".into();
     object["metadata"]["resourceVersion"] = "7".into();
     assert_eq!(object["metadata"]["generation"], 1);
-    // What the server filled in belongs to nobody.
+    // Fields set by the server have no manager.
     assert_eq!(object["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:spec": {"f:order": {}}}));
     let b = Author { manager: "b", ..BY };
     let refusal = applied(place, Some(&object), config(6), b, false).unwrap_err();

@@ -1,4 +1,4 @@
-//! Kubernetes' own controllers with our objects: namespaces that are deleted, and objects that go with their owners.
+//! Kubernetes' controllers with our objects: deletion with their namespaces and with their owners.
 
 use crate::world::{Storage, World};
 use serde_json::json;
@@ -44,7 +44,7 @@ fn objects_go_with_their_namespaces_and_their_owners() {
         world.must(&["get", "cnp", "-A", "-o", "name"], ""),
         "networkpolicy.projectcalico.org/owned\n"
     );
-    // In the foreground the owner waits for what it owns.
+    // With foreground deletion, the owner waits for its dependents.
     world.must(&["delete", "networkset", "owner", "-n", "shop", "--cascade=foreground", "--wait=false"], "");
     let gone =
         |path: &str| world.server.send("GET", path, None).is_err_and(|refusal| refusal.contains(" 404 "));

@@ -1,5 +1,5 @@
-//! A cluster whose objects are custom resources of projectcalico.org/v3: Kubernetes fills in what is missing and refuses what is wrong by
-//! itself, and asks the webhooks about tiers. What is applied is what `deploy/` has.
+//! Tests of a cluster whose objects are custom resources of projectcalico.org/v3: kube-apiserver itself sets defaults
+//! and rejects invalid objects, and calls the webhooks for tier permissions. The manifests of `deploy/` are applied.
 
 mod admission;
 mod agreement;
@@ -16,16 +16,16 @@ use tortie_testkit::{ApiServer, CalicoGroup, eventually_showing, free_port};
 
 const API: &str = "/apis/projectcalico.org/v3";
 
-/// Such a cluster, and the webhooks in it.
+/// Such a cluster with the webhooks.
 pub struct Custom {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     webhooks: Option<Replica>,
     pub cluster: Cluster,
     pub port: u16,
 }
 
 impl Custom {
-    /// With kinds and admission policies, where people may do only what rules say.
+    /// Starts a cluster with CRDs, admission policies and RBAC enabled.
     pub fn new() -> Custom {
         let server = ApiServer::start_with_rules();
         server.install(CalicoGroup::V3);
@@ -37,7 +37,7 @@ impl Custom {
             resources.ensure_initialized("v3.32.0", "k8s").await.unwrap();
         });
         custom.cluster.must(&["apply", "-f", "-"], &manifest("webhooks/10-policies.yaml"));
-        // Policies are in force some time after they are there.
+        // Admission policies take effect some time after they are created.
         let server = &custom.cluster.server;
         let plain = object("GlobalNetworkPolicy", "plain", serde_json::json!({}));
         let filled = || server.send("POST", &format!("{API}/globalnetworkpolicies?dryRun=All"), Some(&plain));
@@ -66,12 +66,12 @@ impl Custom {
         }
     }
 
-    /// Starts the webhooks, and has Kubernetes ask them: what `deploy/` has, with the service where they are.
+    /// Starts the webhooks and registers them with the manifest of `deploy/` and their address.
     pub fn start_webhooks(&mut self, lifetimes: Lifetimes) {
         self.start_webhooks_for(lifetimes, None);
     }
 
-    /// The same, where clients need a certificate of this authority.
+    /// Same, but clients need a certificate of this authority.
     pub fn start_webhooks_for(&mut self, lifetimes: Lifetimes, client_ca_file: Option<PathBuf>) {
         let args = WebhooksArgs {
             port: self.port,
@@ -92,7 +92,7 @@ impl Custom {
         );
         let text = text.replace(service, &here).replace("port: 443}", &format!("port: {}}}", self.port));
         self.cluster.must(&["apply", "-f", "-"], &text);
-        // The name in the certificate is that of the service; Kubernetes asks for it wherever the service is.
+        // kube-apiserver verifies the name of the Service in the certificate, whatever address the Service has.
         eventually_showing(
             "the webhooks are asked",
             || self.probe().is_err_and(|refusal| refusal.contains("does not exist")),
@@ -100,7 +100,7 @@ impl Custom {
         );
     }
 
-    /// A policy of a tier that is not there: only the webhooks refuse it.
+    /// Creates a policy of a tier that does not exist, which only the webhooks reject.
     fn probe(&self) -> Result<Value, String> {
         let mut policy = object("GlobalNetworkPolicy", "probe", serde_json::json!({"tier": "nowhere"}));
         policy["metadata"]["labels"] = serde_json::json!({"a": "b"});
@@ -121,6 +121,6 @@ pub fn manifest(name: &str) -> String {
     std::fs::read_to_string(deploy.join(name)).unwrap()
 }
 
-/// Long enough to be renewed in no test.
+/// Long enough that no renewal happens during a test.
 pub const USUAL: Lifetimes =
     Lifetimes { authority: Duration::from_secs(360_000), certificate: Duration::from_secs(36_000) };

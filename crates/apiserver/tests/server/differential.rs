@@ -1,6 +1,7 @@
-//! The same requests to ours and to a plain CRD of the same schema in the same kube-apiserver: same objects, same managed fields, same
-//! conflicts, same codes. TORTIE_HISTORIES says how many histories there are, each with a seed one greater than the one before; TORTIE_SEED says
-//! which is the first, to go on where another run has ended, or to repeat one.
+//! Differential test: the same requests to our server and to a plain CRD with the same schema in the same
+//! kube-apiserver yield the same objects, managed fields, conflicts and status codes. TORTIE_HISTORIES sets the
+//! number of histories, whose seeds are consecutive. TORTIE_SEED sets the first seed, to continue after another run
+//! or to repeat one.
 
 use crate::world::{Storage, World};
 use http::{Request, header};
@@ -21,24 +22,24 @@ const PLAIN: &str = "plain.example.org";
 const KINDS: [Kind; 3] = [Kind::GlobalNetworkSet, Kind::HostEndpoint, Kind::Tier];
 const HISTORIES: u64 = 100;
 const STEPS: usize = 8;
-/// Histories at a time, each with an object of its own: most of the time goes by in waiting for disks.
+/// Number of concurrent histories, each with a separate object: most of the time is spent waiting for disks.
 const WORKERS: u64 = 8;
 
 #[derive(Clone, Debug)]
 struct Step {
     method: &'static str,
-    /// Whether it goes to the collection, not to the object.
+    /// Whether the request goes to the collection instead of the object.
     of_collection: bool,
-    /// After either.
+    /// Suffix of the path of either.
     path: String,
     form: &'static str,
     body: Value,
-    /// Whether the body gets the version that stands there.
+    /// Whether the current resourceVersion is set in the body.
     current: bool,
 }
 
 impl Step {
-    /// A step without a version, on the object.
+    /// Creates a step on the object without a resourceVersion.
     fn new(method: &'static str, path: String, form: &'static str, body: Value) -> Step {
         Step { method, of_collection: false, path, form, body, current: false }
     }
@@ -60,10 +61,10 @@ fn install(world: &World) {
     }
 }
 
-/// Somebody who sends histories of one object, one after the other.
+/// Sends histories of one object, one after the other.
 struct Worker {
     client: Client,
-    /// The name of the object.
+    /// Name of the object.
     name: String,
 }
 
@@ -74,7 +75,7 @@ impl Worker {
         Worker { client: Client::try_from(config).unwrap(), name: format!("x{number}") }
     }
 
-    /// The code and the body of an answer.
+    /// Sends a step and returns the status code and body of the response.
     async fn send(&self, group: &str, kind: Kind, step: &Step) -> (u16, Value) {
         let collection = format!("/apis/{group}/v3/{}", kind.plural());
         let object = format!("{collection}/{}", self.name);
@@ -108,7 +109,7 @@ impl Worker {
         (code, serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    /// Sends one history to both.
+    /// Sends one history to both servers and compares the responses.
     async fn history(&self, seed: u64) {
         let mut random = StdRng::seed_from_u64(seed);
         let kind = *KINDS.choose(&mut random).unwrap();
@@ -134,7 +135,7 @@ impl Worker {
     }
 }
 
-/// Without what each server gives anew.
+/// Removes fields that each server sets independently.
 fn comparable(code: u16, body: &Value) -> Value {
     if body["kind"] == "Status" {
         if code == 200 {
@@ -142,9 +143,9 @@ fn comparable(code: u16, body: &Value) -> Value {
         }
         let mut fields: Vec<&Value> =
             body["details"]["causes"].as_array().into_iter().flatten().map(|cause| &cause["field"]).collect();
-        // In no order: Kubernetes has them in a map.
+        // Unordered: Kubernetes keeps them in a map.
         fields.sort_by_key(|field| field.to_string());
-        // Who is in the way of an applier is said in the same words.
+        // The message of an apply conflict must be identical.
         let message =
             if code == 409 && body["details"]["causes"].is_array() { &body["message"] } else { &Value::Null };
         let message: Value = serde_json::from_str(&message.to_string().replace(PLAIN, OURS)).unwrap();
@@ -164,14 +165,14 @@ fn comparable(code: u16, body: &Value) -> Value {
         object.as_object_mut().unwrap().remove("status");
     }
     let mut object = sorted(&object);
-    // They are in the order of time, which differs by less than a second.
+    // Entries are ordered by time, which differs by less than a second.
     if let Some(entries) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
         entries.sort_by_key(Value::to_string);
     }
     object
 }
 
-/// Fields in the order of their names, whole numbers as such.
+/// Sorts fields by name and normalises whole numbers.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -260,7 +261,7 @@ fn step(kind: Kind, random: &mut StdRng) -> Step {
         4..6 => {
             let mut body = json!({"spec": spec(kind, random)});
             if random.random_bool(0.3) {
-                // Without an order a tier has one of its own with us, and none in a plain CRD.
+                // A tier without an order gets a default from our server and none in a plain CRD.
                 let fields: Vec<String> = body["spec"]
                     .as_object()
                     .unwrap()

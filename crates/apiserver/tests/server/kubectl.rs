@@ -1,4 +1,4 @@
-//! What people do with kubectl, on both storages, with every resource.
+//! Common kubectl operations on every resource, with both kinds of storage.
 
 use crate::openapi;
 use crate::world::{Storage, World};
@@ -42,7 +42,7 @@ fn kubectl_manages_every_resource(world: &World) {
     what_is_wrong_is_named(world);
     what_others_write_is_the_same(world);
     what_is_only_read(world);
-    // A tier goes after what is in it.
+    // Delete policies before their tiers.
     let backwards: Vec<Value> = objects.iter().rev().cloned().collect();
     world.must(&["delete", "--wait=false", "-f", "-"], &documents(&backwards));
     for object in &objects {
@@ -52,7 +52,7 @@ fn kubectl_manages_every_resource(world: &World) {
 }
 
 fn resources_are_discovered_and_explained(world: &World) {
-    // Kubernetes takes in what others serve by and by, also their schemas.
+    // kube-apiserver picks up an aggregated API and its schemas with a delay.
     let list = || world.must(&["api-resources", "--api-group=projectcalico.org", "--no-headers"], "");
     eventually_showing("all resources are discovered", || list().lines().count() == 21, list);
     let listed = list();
@@ -78,7 +78,8 @@ fn resources_are_discovered_and_explained(world: &World) {
     openapi::is_valid_for_others(&raw);
 }
 
-/// Objects of all resources as tables, wide ones, YAML and by a path; and each resource by labels and fields.
+/// Prints the objects of all resources as tables, wide tables, YAML and by JSON path, and each resource by labels and
+/// fields.
 fn every_form_is_printed(world: &World, objects: &[Value], all: &str) {
     let names: Vec<&str> =
         objects.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
@@ -101,7 +102,7 @@ fn every_form_is_printed(world: &World, objects: &[Value], all: &str) {
     }
 }
 
-/// `get -w` of each resource, while all of them change.
+/// Runs `get -w` of each resource while all of them change.
 fn changes_are_watched(world: &World, objects: &[Value]) {
     let watches: Vec<_> = objects
         .iter()
@@ -119,7 +120,7 @@ fn changes_are_watched(world: &World, objects: &[Value]) {
     for (_, path) in &watches {
         eventually_showing("what is there is seen", || heard(path).lines().count() == 1, || heard(path));
     }
-    // A tier that changes ends the watches of policies, as clients of Calico know it: it is the last.
+    // Tiers change last: a changed tier ends the watches of policies, as in Calico.
     for of_tiers in [false, true] {
         let changing = objects.iter().zip(&watches).filter(|(one, _)| (one["kind"] == "Tier") == of_tiers);
         let (changed, listening): (Vec<Value>, Vec<_>) =
@@ -173,7 +174,7 @@ fn everything_that_takes_a_file(world: &World, objects: &[Value], all: &str) {
         lines(&["wait", "-f", "-", "--for=jsonpath={.metadata.labels.json}=yes", "--timeout=60s"]),
         count
     );
-    // Nothing differs from what was applied but what others have added, which stays.
+    // The objects differ from the applied ones only by fields that other managers have added, which are kept.
     world.must(&["diff", "-f", "-"], all);
     let printed =
         world.must(&["apply", "--server-side", "--force-conflicts", "--field-manager=tests", "-f", "-"], all);
@@ -204,7 +205,7 @@ fn everything_that_takes_a_file(world: &World, objects: &[Value], all: &str) {
     assert_eq!(world.object(&["tier", "platform"]), before);
 }
 
-/// One editor for objects of all resources, which adds a label to each.
+/// Edits the objects of all resources with one editor script, which adds a label to each.
 fn an_editor_changes_everything(world: &World, objects: &[Value], all: &str) {
     let editor = tempfile::NamedTempFile::new().unwrap();
     let script = "#!/bin/sh\nsed -i 's/^\\( *\\)kept: \"yes\"$/&\\n\\1edited: \"yes\"/; s/order: 100$/order: 105/' \"$1\"\n";
@@ -278,7 +279,7 @@ fn what_is_wrong_is_named(world: &World) {
     let refused = world.refused(&["create", "-f", "-"], &lost.to_string());
     assert!(refused.contains("namespaces \"nowhere\" not found"), "{refused}");
     lost["metadata"]["namespace"] = "shop".into();
-    // What was read before somebody else changed it is not written.
+    // A write based on an outdated version is rejected.
     world.must(&["create", "-f", "-"], &lost.to_string());
     let before = world.object(&["networkset", "lost", "-n", "shop"]);
     world.must(&["label", "networkset", "lost", "-n", "shop", "a=b"], "");
@@ -287,7 +288,7 @@ fn what_is_wrong_is_named(world: &World) {
     world.must(&["delete", "networkset", "lost", "-n", "shop"], "");
 }
 
-/// Resources that the cluster writes itself: every verb that reads, and none that writes.
+/// Checks resources that the cluster writes itself: all read verbs work and no write verb does.
 fn what_is_only_read(world: &World) {
     let mut read = vec![("clusterinformations", "default", "not supported")];
     if !world.keeps_in_etcd() {
@@ -333,12 +334,12 @@ fn what_is_only_read(world: &World) {
     }
 }
 
-/// The same document through another client of the store and through kubectl.
+/// Writes the same object through another client of the store and through kubectl.
 fn what_others_write_is_the_same(world: &World) {
     for sample in samples::all() {
         let kind = Kind::from_name(sample["kind"].as_str().unwrap()).unwrap();
         if matches!(kind, Kind::IPPool | Kind::Tier) || sample["metadata"]["name"] == "default" {
-            // Of these there cannot be a second one beside the first.
+            // A second instance of these cannot exist.
             continue;
         }
         let mut theirs = sample.clone();
@@ -365,7 +366,7 @@ fn what_others_write_is_the_same(world: &World) {
 }
 
 impl World {
-    /// The objects of a file as they are served, in its order.
+    /// Returns the objects of a file as served, in its order.
     fn object_list(&self, documents: &str) -> Vec<Value> {
         let text = self.must(&["get", "-f", "-", "-o", "json", "--show-managed-fields"], documents);
         serde_json::from_str::<Value>(&text).unwrap()["items"].as_array().unwrap().clone()

@@ -1,4 +1,4 @@
-//! The API server behind a real kube-apiserver, asked by a real kubectl.
+//! Integration tests of the API server behind a real kube-apiserver, with a real kubectl.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod controllers;

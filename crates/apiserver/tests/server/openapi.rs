@@ -1,5 +1,5 @@
-//! Whether what is served as OpenAPI v3 is such a document: by the rules of OpenAPI 3.0 that a document of this form can break, and for a
-//! validator that others have written.
+//! Validates the served OpenAPI v3 document, by the rules of OpenAPI 3.0 that such a document can violate and with a
+//! third-party validator.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
-/// kin-openapi, which is not built by Cargo.
+/// Validates with kin-openapi, which is not built by Cargo.
 #[track_caller]
 pub fn is_valid_for_others(document: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/openapi/build");
@@ -16,7 +16,7 @@ pub fn is_valid_for_others(document: &str) {
     let judge = |document: &str| tortie_testkit::output(&mut Command::new(validator.trim()), document);
     let judged = judge(document);
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
-    // It does look: a path that has no such parameter any more is found.
+    // Verify that the validator detects errors: a path without its parameter is rejected.
     let spoilt = document.replace("\"name\":\"name\"", "\"name\":\"nome\"");
     assert_ne!(spoilt, document);
     assert!(!judge(&spoilt).status.success());
@@ -54,7 +54,7 @@ fn members(value: &Value) -> &Map<String, Value> {
     value.as_object().unwrap_or_else(|| panic!("{value} is not an object"))
 }
 
-/// What is not foreseen begins with `x-`.
+/// Checks that all fields are known or start with `x-`.
 #[track_caller]
 fn has_only(value: &Value, place: &str, known: &[&str]) {
     for name in members(value).keys() {
@@ -62,7 +62,7 @@ fn has_only(value: &Value, place: &str, known: &[&str]) {
     }
 }
 
-/// Each name in braces is a parameter, required, and there are no others.
+/// Checks that the path parameters are exactly the names in braces, and required.
 fn parameters_are_those_of_the_path(path: &str, item: &Value) {
     let in_path: BTreeSet<&str> =
         path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
@@ -118,10 +118,11 @@ fn references_lead_somewhere(document: &Value, value: &Value) {
     }
 }
 
-/// What OpenAPI asks of a schema beyond its form: arrays say of what, what is required exists, defaults are of the type.
+/// Checks semantic rules of a schema: arrays declare their items, required properties exist, defaults have the right
+/// type.
 fn schema_is_sound(path: &str, schema: &Value) {
     if schema.get("$ref").is_some() {
-        // Beside a reference nothing counts.
+        // Fields beside a reference are ignored.
         assert_eq!(members(schema).len(), 1, "{path}: {schema}");
         return;
     }
@@ -160,7 +161,7 @@ fn schema_is_sound(path: &str, schema: &Value) {
     }
 }
 
-/// Of a schema in OpenAPI 3.0.
+/// Keywords of a schema in OpenAPI 3.0.
 const KEYWORDS: &[&str] = &[
     "title",
     "description",

@@ -1,4 +1,4 @@
-//! Who may do what: real users, real bindings, real kubectl. On top of the cluster's rules come those of tiers, for every verb.
+//! Tier permissions for every verb, in addition to RBAC on the resources, with real users, bindings and kubectl.
 
 use crate::world::{World, rule};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn tiers_say_who_may_do_what() {
             .map(|object| object.to_string())
             .join("\n---\n"),
     );
-    // Jane has tier net, Joe one policy of tier sec to look at, Jim the cluster's rules alone.
+    // Jane has tier net, Joe may read one policy of tier sec, Jim has only permissions on the resources.
     world.grant(
         "jane",
         &[rule(POLICIES, ALL, &[]), rule(&["tiers"], &["get"], &["net"]), rule(IN_TIERS, ALL, &["net.*"])],
@@ -43,7 +43,7 @@ fn tiers_say_who_may_do_what() {
         ],
     );
     world.grant("jim", &[rule(POLICIES, ALL, &[])]);
-    // Bindings take effect by and by.
+    // Bindings take effect with a delay.
     eventually("the rules are in force", || world.said("jane", &["get", "cnp", "-n", "shop", "n1"], "").0);
     let refusal = |user: &str, verb: &str, tier: &str, more: &str| {
         format!(
@@ -70,14 +70,14 @@ fn tiers_say_who_may_do_what() {
             Err(refusal("jane", "create", "sec", " (user cannot get tier)")),
         ),
         ("jane", in_shop(&["patch", "cnp", "n1", "--type=merge", "-p", labelled]), "", Ok("patched")),
-        // kubectl looks at an object before it patches it.
+        // kubectl gets an object before it patches it.
         (
             "jane",
             in_shop(&["patch", "cnp", "s1", "--type=merge", "-p", labelled]),
             "",
             Err(refusal("jane", "get", "sec", " (user cannot get tier)")),
         ),
-        // Neither into a tier that is not hers.
+        // A policy cannot be moved to a tier without permission on it either.
         (
             "jane",
             in_shop(&["patch", "cnp", "n1", "--type=merge", "-p", moved]),
@@ -133,10 +133,11 @@ fn tiers_say_who_may_do_what() {
     }
 }
 
-/// Who sends what, and for which verb in which tier he is refused.
+/// User, request, and the verb and tier in the expected error.
 type Case<'a> = (&'a str, &'a str, String, &'a str, Value, Option<(&'a str, &'a str, &'a str)>);
 
-/// Jane has tier net, Joe may look at s1 of tier sec, Jim has the cluster's rules alone: each verb as it stands in the request.
+/// Checks every verb of a request. Jane has tier net, Joe may read s1 of tier sec, Jim has only permissions on the
+/// resources.
 fn every_verb_of_every_kind(world: &World, kind: &str) {
     let plural = tortie_model::Kind::from_name(kind).unwrap().plural();
     let is_global = kind.contains("Global");
@@ -248,7 +249,7 @@ fn every_verb_of_every_kind(world: &World, kind: &str) {
 fn lists_and_watches_show_what_may_be_seen(world: &World) {
     let (good, names) = world.said("jane", &["get", "cnp", "-n", "shop", "-o", "name"], "");
     assert!(good && names.contains("/n1") && names.contains("/n2") && !names.contains("/s1"), "{names}");
-    // A watch shows no more than a list.
+    // A watch returns no more objects than a list.
     let path = world.server.path("watched");
     let mut command = world.server.program("kubectl");
     command.arg("--kubeconfig").arg(world.server.kubeconfig_of("jane"));
@@ -265,7 +266,7 @@ fn lists_and_watches_show_what_may_be_seen(world: &World) {
     what_moves_out_of_sight_was_deleted(world);
 }
 
-/// For those who may not see the tier into which a policy moves it is deleted, as they knew it.
+/// A policy that moves to a hidden tier is reported as deleted, with its last visible content.
 fn what_moves_out_of_sight_was_deleted(world: &World) {
     let policies = "/apis/projectcalico.org/v3/namespaces/shop/networkpolicies";
     let created = world.server.create(policies, &policy("moved", "net"));
@@ -278,7 +279,7 @@ fn what_moves_out_of_sight_was_deleted(world: &World) {
     let seen = || std::fs::read_to_string(&path).unwrap();
     let hidden = json!({"spec": {"tier": "sec", "selector": "hidden == 'yes'"}});
     let moved = world.server.merge(&format!("{policies}/moved"), &hidden);
-    // Neither is a later change in the other tier seen, nor the deletion there.
+    // Later changes and the deletion in the other tier are not visible either.
     world.server.merge(&format!("{policies}/moved"), &json!({"metadata": {"labels": {"hidden": "yes"}}}));
     world.server.must("DELETE", &format!("{policies}/moved"), None);
     world.must(&["label", "cnp", "-n", "shop", "n2", "changed=yes"], "");

@@ -1,10 +1,10 @@
-//! Requests that nobody should make: strangers who say that they are somebody, bodies without end, paths that lead nowhere.
+//! Malicious and invalid requests: forged identities, endless bodies, unknown paths.
 
 use crate::world::{Storage, World};
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// The code and the body of an answer that was asked for without Kubernetes in between.
+/// Sends a request directly, not through kube-apiserver, and returns the status code and body.
 fn direct(world: &World, words: &[&str], path: &str) -> (u16, String) {
     let mut command = Command::new("curl");
     command.args(["-sk", "--max-time", "60", "-w", "\n%{http_code}"]).args(words);
@@ -19,7 +19,7 @@ fn strangers_are_not_believed() {
     let world = World::with_rules();
     let tiers = "/apis/projectcalico.org/v3/tiers";
     let masters = ["-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"];
-    // Without a certificate of the proxy what is said about a user counts for nothing.
+    // Without the front proxy's certificate, identity headers are ignored.
     for words in [&masters[..], &[]] {
         let (code, body) = direct(&world, words, tiers);
         let status: Value = serde_json::from_str(&body).unwrap();
@@ -30,7 +30,7 @@ fn strangers_are_not_believed() {
     assert_eq!(code, 401);
     let (code, _) = direct(&world, &["-H", "Authorization: Bearer secret"], tiers);
     assert_eq!(code, 200, "a token that Kubernetes knows");
-    // With a certificate of somebody else's authority there is no connection at all.
+    // A certificate of an unknown authority fails the handshake.
     let stranger = rcgen::generate_simple_self_signed(vec!["front-proxy".to_owned()]).unwrap();
     let (certificate, key) = (world.server.path("stranger.pem"), world.server.path("stranger.key"));
     std::fs::write(&certificate, stranger.cert.pem()).unwrap();
@@ -38,14 +38,14 @@ fn strangers_are_not_believed() {
     let files = [certificate, key].map(|path| path.display().to_string());
     let (code, _) = direct(&world, &["--cert", &files[0], "--key", &files[1], masters[0], masters[1]], tiers);
     assert_eq!(code, 0);
-    // The proxy itself is believed.
+    // The front proxy's identity headers are trusted.
     let files = ["proxy.pem", "proxy.key"].map(|name| world.server.path(name).display().to_string());
     let proxy = ["--cert", files[0].as_str(), "--key", files[1].as_str()];
     let (code, body) = direct(&world, &[&proxy[..], &masters[..]].concat(), tiers);
     assert_eq!(code, 200, "{body}");
     let (code, _) = direct(&world, &[&proxy[..], &["-H", "X-Remote-User: jane"]].concat(), tiers);
     assert_eq!(code, 403);
-    // The process lives, whoever asks.
+    // Liveness is reported to any client.
     assert_eq!(direct(&world, &[], "/livez"), (200, "ok".to_owned()));
     assert_eq!(direct(&world, &[], "/metrics").0, 403);
     let (code, text) = direct(&world, &["-H", "Authorization: Bearer secret"], "/metrics");
@@ -61,13 +61,14 @@ fn what_is_too_much_is_refused() {
     let body = format!("@{}", large.display());
     let tiers = "/apis/projectcalico.org/v3/tiers";
     let post = ["-X", "POST", "--data-binary", body.as_str()];
-    // The client has sent everything when it is answered, or would find its connection closed instead of an answer.
+    // The server reads the whole body before it responds; otherwise the client would see a closed connection instead
+    // of the response.
     for version in ["--http1.1", "--http2"] {
         let (code, text) = direct(&world, &[&token[..], &post[..], &[version]].concat(), tiers);
         let status: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((code, &status["reason"]), (413, &"RequestEntityTooLarge".into()), "{version}: {text}");
     }
-    // Nested without end.
+    // Deeply nested.
     std::fs::write(&large, "[".repeat(100_000)).unwrap();
     let (code, _) = direct(&world, &[&token[..], &post[..]].concat(), tiers);
     assert_eq!(code, 400);
@@ -79,7 +80,7 @@ fn what_is_too_much_is_refused() {
         (&[], "/apis/projectcalico.org/v3/tiers?continue=nonsense&limit=1", 400),
         (&[], "/apis/projectcalico.org/v3/tiers?resourceVersion=abc", 400),
         (&[], "/apis/projectcalico.org/v3/nosuch", 404),
-        // Answered before the body is read, which curl takes for an error over HTTP/2.
+        // Answered before the body is read, which curl reports as an error over HTTP/2.
         (&["--http1.1", "-X", "PUT", "-d", "{}"], tiers, 405),
     ] {
         let (code, text) = direct(&world, &[&token[..2], words].concat(), path);
@@ -91,7 +92,7 @@ fn what_is_too_much_is_refused() {
     idle_connections_lock_nobody_out(&world);
 }
 
-/// Too many operations with the code that kube-apiserver has for them.
+/// Checks that costly patches are rejected, those with too many operations with kube-apiserver's status code.
 fn costly_patches_are_refused(world: &World) {
     let ours = "/apis/projectcalico.org/v3/globalnetworksets";
     let theirs = "/apis/crd.projectcalico.org/v1/globalnetworksets";
@@ -122,7 +123,7 @@ fn costly_patches_are_refused(world: &World) {
         let patch = Value::from(vec![copy(text, "/metadata/annotations/copy"); count]);
         assert_eq!(code(ours, json_patch, &patch), expected, "{count} copies onto one path");
     }
-    // Each copy contains the one before, and lies inside it: as deep as the last path is long.
+    // Each copy contains the previous one and is nested inside it, as deep as the last path is long.
     let mut nested = vec![json!({"op": "add", "path": "/spec/a", "value": {}})];
     nested.extend((1..15).map(|power| copy("/spec", &format!("/spec{}", "/a".repeat(1 << power >> 1)))));
     assert_eq!(code(ours, json_patch, &nested.into()), 422, "nested copies");
@@ -133,7 +134,7 @@ fn costly_patches_are_refused(world: &World) {
     assert_eq!(code(ours, "application/merge-patch+json", &json!({"spec": {"nets": ["10.0.0.0/8"]}})), 200);
 }
 
-/// More connections than a source may have: its oldest idle ones give way.
+/// Opens more connections than a source may have: the oldest idle ones are closed.
 fn idle_connections_lock_nobody_out(world: &World) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Watches through everything that happens to servers: clients hear of every change once.
+//! Watches across restarts and failures of servers: clients receive every change once.
 
 use crate::world::{Storage, World};
 use serde_json::{Value, json};
@@ -14,12 +14,13 @@ fn set(name: &str, number: usize) -> Value {
         "spec": {"nets": [format!("10.{number}.0.0/16")]}})
 }
 
-/// A client that lists, watches, and begins again where it was, or anew if that is forgotten, as clients of Kubernetes do.
+/// A client that lists and watches, and resumes at its last version or lists again if that has expired, as Kubernetes
+/// clients do.
 struct Client {
     url: String,
     objects: BTreeMap<String, String>,
     version: String,
-    /// Events that said what was known already.
+    /// Number of events that repeated a known state.
     repeated: usize,
     watch: Option<(Child, std::sync::mpsc::Receiver<String>)>,
 }
@@ -41,7 +42,7 @@ impl Client {
         command
     }
 
-    /// Whether there is a list.
+    /// Lists the objects and returns whether that succeeded.
     fn list(&mut self) -> bool {
         let output = self.curl(&format!("{SETS}?resourceVersion=0")).output().unwrap();
         let Ok(list) = serde_json::from_slice::<Value>(&output.stdout) else { return false };
@@ -68,7 +69,7 @@ impl Client {
         self.watch = Some((child, receiver));
     }
 
-    /// Takes in whatever has been said meanwhile.
+    /// Processes all events received so far.
     fn listen(&mut self) {
         if self.version.is_empty() && !self.list() {
             return;
@@ -98,7 +99,7 @@ impl Client {
                         }
                         "DELETED" => self.repeated += usize::from(self.objects.remove(&name).is_none()),
                         "BOOKMARK" => {}
-                        // Forgotten, or not served: anew.
+                        // The version has expired or the request failed: list again.
                         _ => {
                             self.version.clear();
                             continue;
@@ -138,7 +139,7 @@ fn watchers_miss_nothing_in_etcd() {
     watchers_miss_nothing(World::new(Storage::Etcd(Etcd::start().unwrap())));
 }
 
-/// TORTIE_WATCHERS says how many there are.
+/// Returns the number of watchers, set by TORTIE_WATCHERS.
 fn watchers() -> usize {
     std::env::var("TORTIE_WATCHERS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }

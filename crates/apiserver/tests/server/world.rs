@@ -1,4 +1,4 @@
-//! The world of a test: kube-apiserver, the store, and replicas of ours that it passes requests on to.
+//! Test environment: kube-apiserver, the store, and replicas of our API server registered with kube-apiserver.
 
 use serde_json::{Value, json};
 use std::ops::{Deref, DerefMut};
@@ -13,21 +13,21 @@ use tortie_store::{Client, Config, Resources};
 use tortie_testkit::samples::documents;
 use tortie_testkit::{ApiServer, CalicoGroup, Etcd, eventually_showing, free_port, output};
 
-/// Where objects are.
+/// Storage of the objects.
 pub enum Storage {
     Kubernetes,
     Etcd(Etcd),
 }
 
 pub struct World {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     replica: Option<Replica>,
     cluster: Cluster,
     storage: Storage,
     port: u16,
 }
 
-/// Kubernetes and its kubectl.
+/// kube-apiserver and kubectl.
 pub struct Cluster {
     pub server: ApiServer,
     cache: tempfile::TempDir,
@@ -47,7 +47,7 @@ impl DerefMut for World {
     }
 }
 
-/// One of ours, in threads of its own.
+/// A replica of our server in its own runtime.
 pub struct Replica {
     runtime: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
@@ -55,7 +55,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Runs what is made from a future that becomes ready when it is to stop.
+    /// Starts a server. `serve` receives a future that completes when the server is to stop.
     pub fn start<F: Future<Output = Result<(), RunError>> + Send + 'static>(
         serve: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
     ) -> Replica {
@@ -71,7 +71,7 @@ impl Replica {
         Replica { runtime: Some(runtime), stop: Some(stop), ended }
     }
 
-    /// As SIGTERM does.
+    /// Stops the replica as SIGTERM does.
     pub fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
         self.ended.recv_timeout(tortie_testkit::PATIENCE).unwrap();
@@ -83,7 +83,7 @@ impl World {
         World::with(ApiServer::start(), storage)
     }
 
-    /// Where people may do only what rules say.
+    /// Starts an environment with RBAC enabled.
     pub fn with_rules() -> World {
         World::with(ApiServer::start_with_rules(), Storage::Kubernetes)
     }
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// What other clients of the same store do, such as calicoctl.
+    /// Runs operations of another client of the same store, such as calicoctl.
     pub fn block_on<T>(&self, work: impl AsyncFnOnce(Resources) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config = self.config();
@@ -137,7 +137,7 @@ impl World {
         self.replica.take().unwrap().stop();
     }
 
-    /// Without another word to anybody.
+    /// Kills the replica without a graceful shutdown.
     pub fn kill(&mut self) {
         self.replica = None;
     }
@@ -150,7 +150,7 @@ impl World {
         self.port
     }
 
-    /// Kubernetes passes requests on from now on.
+    /// Registers the API server with kube-apiserver.
     fn register(&self) {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "calico-api"},
             "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": self.port}]}});
@@ -189,12 +189,12 @@ impl Cluster {
     pub fn kubectl(&self, kubeconfig: &Path, words: &[&str], input: &str) -> Output {
         let mut command = self.server.program("kubectl");
         command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(self.cache.path()).args(words);
-        // Whatever the test's own user has set must not matter.
+        // The settings of the user who runs the test must not have an effect.
         command.env_remove("KUBECONFIG").env("HOME", self.cache.path());
         output(&mut command, input)
     }
 
-    /// What kubectl prints for the administrator; it must succeed.
+    /// Runs kubectl as administrator and returns its output; it must succeed.
     pub fn must(&self, words: &[&str], input: &str) -> String {
         let output = self.kubectl(&self.server.kubeconfig(), words, input);
         let (text, errors) =
@@ -203,27 +203,27 @@ impl Cluster {
         text.into_owned()
     }
 
-    /// What kubectl says when it must not succeed.
+    /// Runs kubectl as administrator and returns its error output; it must fail.
     pub fn refused(&self, words: &[&str], input: &str) -> String {
         let output = self.kubectl(&self.server.kubeconfig(), words, input);
         assert!(!output.status.success(), "kubectl {words:?}: {}", String::from_utf8_lossy(&output.stdout));
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// An object as it is served.
+    /// Returns an object as served.
     pub fn object(&self, words: &[&str]) -> Value {
         let text = self.must(&[&["get", "-o", "json", "--show-managed-fields"], words].concat(), "");
         serde_json::from_str(&text).unwrap()
     }
 
-    /// What a user's kubectl says, good or bad.
+    /// Runs kubectl as a user and returns whether it succeeded, and its output.
     pub fn said(&self, user: &str, words: &[&str], input: &str) -> (bool, String) {
         let output = self.kubectl(&self.server.kubeconfig_of(user), words, input);
         let text = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Gives a user a role of these rules in the whole cluster.
+    /// Grants a user a ClusterRole with these rules.
     pub fn grant(&self, user: &str, rules: &[Value]) {
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules});
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
@@ -236,13 +236,13 @@ impl Cluster {
 impl Drop for Replica {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Nothing of it is left then, its port neither.
+            // Ensures that no tasks and no open port remain.
             runtime.shutdown_timeout(tortie_testkit::PATIENCE);
         }
     }
 }
 
-/// A rule of a role about resources of ours.
+/// Returns an RBAC rule for our resources.
 pub fn rule(resources: &[&str], verbs: &[&str], names: &[&str]) -> Value {
     let mut rule = json!({"apiGroups": ["projectcalico.org"], "resources": resources, "verbs": verbs});
     if !names.is_empty() {

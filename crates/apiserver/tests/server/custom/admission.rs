@@ -1,4 +1,4 @@
-//! What Kubernetes fills in and refuses by itself.
+//! Defaults and validation by kube-apiserver itself (CRD schemas and admission policies).
 
 use super::agreement::both_are_of_one_opinion;
 use super::{API, Custom, object};
@@ -30,7 +30,7 @@ fn kubernetes_fills_in_and_refuses_by_itself() {
     built_in_tiers_stay(&custom);
 }
 
-/// An object, and what is in its spec and its labels when it is stored.
+/// Creates objects and compares the stored spec and labels with the expected defaults.
 fn what_is_missing_is_filled_in(custom: &Custom) -> Vec<String> {
     let mut problems = Vec::new();
     let server = &custom.cluster.server;
@@ -122,7 +122,7 @@ fn what_is_missing_is_filled_in(custom: &Custom) -> Vec<String> {
             }
         }
     }
-    // A policy that moves has its new tier in its label, whoever wrote there what.
+    // A policy that changes its tier gets the new tier in its label, whatever value the user wrote there.
     let path = format!("{}/filled-1", collection(Kind::GlobalNetworkPolicy));
     let moved = server.merge(
         &path,
@@ -132,7 +132,7 @@ fn what_is_missing_is_filled_in(custom: &Custom) -> Vec<String> {
     problems
 }
 
-/// Fields and messages of the causes for which a request was refused; none if it was not.
+/// Returns field and message of the causes of a rejected request; empty if it was accepted.
 fn causes(refusal: Result<Value, String>) -> Vec<(String, String)> {
     let Err(refusal) = refusal else { return Vec::new() };
     let status = &refusal[refusal.find('{').unwrap_or_else(|| panic!("{refusal}"))..];
@@ -142,7 +142,7 @@ fn causes(refusal: Result<Value, String>) -> Vec<(String, String)> {
     listed.iter().map(|cause| (text(cause, "field"), text(cause, "message"))).collect()
 }
 
-/// Messages of all rules in a schema.
+/// Collects the messages of all rules in a schema.
 fn messages(schema: &Value, found: &mut BTreeSet<String>) {
     match schema {
         Value::Object(fields) => {
@@ -157,7 +157,7 @@ fn messages(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Each case is wrong in one way; together they meet every rule that there is.
+/// Each case violates one rule; together they cover every rule.
 fn every_rule_refuses_and_names_the_field(custom: &Custom) -> Vec<String> {
     let server = &custom.cluster.server;
     let mut left = BTreeSet::new();
@@ -493,7 +493,7 @@ fn wrong() -> Vec<Wrong> {
             "exactly one of exact and prefix",
         ),
     ] {
-        // Leaked: a table of a test is read until it ends.
+        // Leaked: the table is used until the test process ends.
         let field: &'static str = format!("spec.ingress[0].{field}").leak();
         add("NetworkPolicy", "wrong", json!({"ingress": [rule]}), field, message);
     }
@@ -552,7 +552,7 @@ fn built_in_tiers_stay(custom: &Custom) {
         assert!(refused.contains(&format!("tier {name} is built in and cannot be deleted")), "{refused}");
     }
     custom.cluster.must(&["delete", "tier", "filled-0"], "");
-    // What a quoted text has in it is no call.
+    // Quoted text in a selector is not parsed as a function call.
     let policy = object("GlobalNetworkPolicy", "quoted", json!({"selector": "a == 'global()'"}));
     custom.cluster.must(&["create", "--dry-run=server", "-f", "-"], &policy.to_string());
 }

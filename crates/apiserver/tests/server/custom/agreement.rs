@@ -1,4 +1,5 @@
-//! Kubernetes, with the manifests of `deploy/`, and the rules that our API server applies (those of `model`) are of one opinion.
+//! Kubernetes with the manifests of `deploy/` and our API server with the validation of `model` accept and reject the
+//! same objects.
 
 use super::admission::collection;
 use super::{Custom, manifest, object};
@@ -7,14 +8,14 @@ use std::path::Path;
 use tortie_model::{Kind, Resource, codec};
 use tortie_testkit::conformance;
 
-/// What our API server does with an object before it stores it.
+/// Decodes, defaults and validates an object as our API server does before storing it.
 fn check_types(object: &Value) -> Result<(), String> {
     let mut resource = Resource::from_user(object.clone()).map_err(|error| error.to_string())?;
     resource.set_defaults();
     resource.validate().map_err(|error| error.to_string())
 }
 
-/// Whether Kubernetes would store an object; that there is one of its name does not matter.
+/// Returns whether Kubernetes would store the object; an existing object of the same name does not matter.
 fn check_kubernetes(custom: &Custom, object: &Value) -> Result<(), String> {
     let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
     let path = format!("{}?dryRun=All", collection(kind));
@@ -25,7 +26,8 @@ fn check_kubernetes(custom: &Custom, object: &Value) -> Result<(), String> {
 }
 
 pub fn both_are_of_one_opinion(custom: &Custom) -> Vec<String> {
-    // As an administrator applies it: the whole object goes into an annotation, which has a limit.
+    // With client-side apply, as an administrator does: the whole object goes into an annotation, whose size is
+    // limited.
     custom.cluster.must(&["apply", "-f", "-"], &manifest("00-crds.yaml"));
     let mut problems = Vec::new();
     for (kind, spec) in wrong() {
@@ -49,7 +51,7 @@ pub fn both_are_of_one_opinion(custom: &Custom) -> Vec<String> {
     problems
 }
 
-/// Every example, and every object of the conformance cases, of kinds that Kubernetes stores.
+/// Returns all examples and all objects of the conformance cases, of kinds that Kubernetes stores.
 fn right() -> Vec<Value> {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let files =

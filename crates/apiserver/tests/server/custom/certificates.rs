@@ -1,4 +1,4 @@
-//! Certificates that the webhooks make and renew, while Kubernetes goes on asking.
+//! Certificates that the webhooks issue and renew while kube-apiserver keeps calling them.
 
 use super::{API, Custom, USUAL, object};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ const CONFIGURATION: &str =
 #[test]
 fn certificates_are_renewed_while_kubernetes_asks() {
     let mut custom = Custom::new();
-    // A third of it is left when it is renewed: enough for a machine that is busy.
+    // Renewal starts with a third of the lifetime left: enough time for a busy machine.
     custom.start_webhooks(Lifetimes {
         authority: Duration::from_secs(60),
         certificate: Duration::from_secs(30),
@@ -52,13 +52,13 @@ fn certificates_are_renewed_while_kubernetes_asks() {
         },
         String::new,
     );
-    // Both webhooks believe the same.
+    // Both webhooks have the same CA bundle.
     assert_eq!(
         field(&custom, CONFIGURATION, "/webhooks/1/clientConfig/caBundle"),
         field(&custom, CONFIGURATION, "/webhooks/0/clientConfig/caBundle")
     );
     unfinished_reviews_hold_up_nobody(&custom);
-    // Without them nobody writes a policy, and everybody reads.
+    // Without the webhooks, policies cannot be written but can be read.
     custom.stop_webhooks();
     let refusal =
         custom.cluster.server.send("POST", &path, Some(&object("GlobalNetworkPolicy", "late", json!({}))));
@@ -66,14 +66,14 @@ fn certificates_are_renewed_while_kubernetes_asks() {
     let table = custom.cluster.must(&["get", "gnp"], "");
     let header: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(header, ["NAME", "TIER", "AGE"]);
-    // Another one takes the certificates over, and wants one of Kubernetes too.
+    // Another instance takes over the certificates, and requires a client certificate of kube-apiserver.
     let authority = custom.cluster.server.path("proxy-ca.pem");
     custom.start_webhooks_for(USUAL, Some(authority));
     custom.cluster.server.create(&path, &object("GlobalNetworkPolicy", "late", json!({})));
     strange_questions(&custom);
 }
 
-/// Asked by somebody other than Kubernetes.
+/// Sends requests from clients other than kube-apiserver.
 fn strange_questions(custom: &Custom) {
     let ask = |words: &[&str], path: &str| {
         let mut command = Command::new("curl");
@@ -81,7 +81,7 @@ fn strange_questions(custom: &Custom) {
         let output = command.arg(format!("https://localhost:{}{path}", custom.port)).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    // Without a certificate of Kubernetes nothing is answered but the kubelet's probe.
+    // Without a client certificate of kube-apiserver, only the kubelet's probe is answered.
     assert_eq!(ask(&[], "/readyz"), "200");
     for path in ["/metrics", "/rbac", "/cluster-info", "/elsewhere"] {
         assert_eq!(ask(&[], path), "401", "{path}");
@@ -106,7 +106,7 @@ fn strange_questions(custom: &Custom) {
     assert_eq!(known(&["--http1.1", "--data-binary", &large], "/rbac"), "413");
 }
 
-/// More reviews than are answered at a time, on one connection, whose bodies never end.
+/// Sends more reviews with unfinished bodies on one connection than are handled at a time.
 fn unfinished_reviews_hold_up_nobody(custom: &Custom) {
     const UNFINISHED: usize = 450;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -136,7 +136,7 @@ fn unfinished_reviews_hold_up_nobody(custom: &Custom) {
         || sent.load(Ordering::Relaxed) >= UNFINISHED.min(MAX_STREAMS),
         || format!("{sent:?}"),
     );
-    // A server that let more of them in would have them by then.
+    // A server that accepted more of them would have received them within this time.
     std::thread::sleep(Duration::from_secs(1));
     let path = format!("{API}/globalnetworkpolicies?dryRun=All");
     let policy = object("GlobalNetworkPolicy", "in-time", json!({}));
@@ -144,10 +144,10 @@ fn unfinished_reviews_hold_up_nobody(custom: &Custom) {
     runtime.shutdown_background();
 }
 
-/// What the server allows on one connection.
+/// Number of streams that the server allows per connection.
 const MAX_STREAMS: usize = 100;
 
-/// The certificates that Kubernetes believes.
+/// Returns the CA bundle registered with Kubernetes.
 fn authorities(custom: &Custom) -> RootCertStore {
     let bundle = field(custom, CONFIGURATION, "/webhooks/0/clientConfig/caBundle");
     let pem = data_encoding::BASE64.decode(bundle.as_bytes()).unwrap();
@@ -158,7 +158,7 @@ fn authorities(custom: &Custom) -> RootCertStore {
     roots
 }
 
-/// A body of which the first bytes are sent, and never the rest.
+/// A body whose first bytes are sent and that never ends.
 struct UnfinishedBody {
     first: Option<Bytes>,
     sent: Arc<AtomicUsize>,

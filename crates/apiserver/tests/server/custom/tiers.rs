@@ -1,11 +1,11 @@
-//! The rules of tiers for those who write, where Kubernetes serves policies itself: real users, real bindings, real kubectl.
+//! Tier permissions for writes where Kubernetes serves the policies itself, with real users, bindings and kubectl.
 
 use super::{Custom, USUAL, object};
 use crate::world::rule;
 use serde_json::{Value, json};
 use tortie_testkit::eventually_showing;
 
-/// Kind, resource, and the words with which kubectl is told its namespace.
+/// Kind, resource, and the kubectl arguments for its namespace.
 const KINDS: [(&str, &str, &[&str]); 4] = [
     ("NetworkPolicy", "networkpolicies", &["-n", "shop"]),
     ("GlobalNetworkPolicy", "globalnetworkpolicies", &[]),
@@ -14,7 +14,7 @@ const KINDS: [(&str, &str, &[&str]); 4] = [
 ];
 const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-/// Who says which words to kubectl, with which input, and what he is told.
+/// User, kubectl arguments, input and expected result.
 type Case<'a> = (&'a str, Vec<String>, &'a str, Result<&'a str, String>);
 
 fn policy(kind: &str, name: &str, tier: &str) -> Value {
@@ -33,7 +33,8 @@ fn tiers_say_who_may_write() {
     let resources = KINDS.map(|(_, resource, _)| resource);
     let in_tiers = resources.map(|resource| format!("tier.{resource}"));
     let in_tiers: Vec<&str> = in_tiers.iter().map(String::as_str).collect();
-    // Jane has tier net, Joe may see both tiers and change one policy of sec, Jim has the cluster's rules alone.
+    // Jane has tier net, Joe may get both tiers and change one policy of sec, Jim has only permissions on the
+    // resources.
     cluster.grant(
         "jane",
         &[rule(&resources, ALL, &[]), rule(&["tiers"], &["get"], &["net"]), rule(&in_tiers, ALL, &["net.*"])],
@@ -83,7 +84,7 @@ fn tiers_say_who_may_write() {
             ("jane", [on(&["label"], "n1"), vec!["b=c".to_owned()]].concat(), "", Ok("labeled")),
             ("jane", on(&["delete"], "s1"), "", Err(refusal("jane", "delete", "sec", unseen))),
             ("jane", on(&["delete"], "n3"), "", Ok("deleted")),
-            // Who reads is not asked about tiers here.
+            // Tier permissions do not apply to reads here.
             ("jane", on(&["get"], "s1"), "", Ok("s1")),
             ("joe", merge("s1", labelled), "", Ok("patched")),
             ("joe", merge("n1", labelled), "", Err(refusal("joe", "update", "net", ""))),
@@ -91,13 +92,13 @@ fn tiers_say_who_may_write() {
             ("joe", create(), &net3, Err(refusal("joe", "create", "net", ""))),
             ("jim", create(), &net3, Err(refusal("jim", "create", "net", unseen))),
             ("jim", on(&["delete"], "n1"), "", Err(refusal("jim", "delete", "net", unseen))),
-            // A stranger to the tier is not told that there is none.
+            // A user without permission on the tier does not learn that it does not exist.
             ("jim", create(), &nowhere, Err(refusal("jim", "create", "nowhere", unseen))),
         ];
         for (user, words, input, outcome) in cases {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let (good, text) = cluster.said(user, &words, input);
-            // kubectl quotes what it prints of a refusal no more than once.
+            // kubectl escapes quotes in error messages.
             let text = text.replace("\\\"", "\"");
             match outcome {
                 Ok(part) => assert!(good && text.contains(part), "{user} {words:?}: {text}"),
@@ -106,7 +107,7 @@ fn tiers_say_who_may_write() {
         }
         let refused = cluster.refused(&["create", "-f", "-"], &nowhere);
         assert!(refused.contains("Tier \"nowhere\" does not exist"), "{refused}");
-        // A whole collection: what may not be deleted stays.
+        // When a collection is deleted, policies that the user may not delete are kept.
         let all = match place.is_empty() {
             true => format!("/apis/projectcalico.org/v3/{resource}"),
             false => format!("/apis/projectcalico.org/v3/namespaces/shop/{resource}"),
