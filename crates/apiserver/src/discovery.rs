@@ -16,7 +16,7 @@ fn group() -> Value {
     json!({"name": GROUP, "versions": [version], "preferredVersion": version})
 }
 
-/// `/apis/projectcalico.org`
+/// Returns the document of `/apis/projectcalico.org`.
 pub fn api_group() -> Value {
     let mut group = group();
     group["kind"] = "APIGroup".into();
@@ -24,12 +24,12 @@ pub fn api_group() -> Value {
     group
 }
 
-/// `/apis`
+/// Returns the document of `/apis`.
 pub fn api_groups() -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]})
 }
 
-/// `/apis/projectcalico.org/v3`
+/// Returns the document of `/apis/projectcalico.org/v3`.
 pub fn api_resources() -> Value {
     let mut resources = Vec::new();
     for served in SERVED {
@@ -52,7 +52,7 @@ pub fn api_resources() -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": resources})
 }
 
-/// `/apis` as aggregated discovery in one document, for clients that support it.
+/// Returns `/apis` as aggregated discovery in one document, for clients that support it.
 pub fn aggregated() -> Value {
     let response_kind =
         |served: &Served| json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
