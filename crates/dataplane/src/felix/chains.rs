@@ -1,4 +1,4 @@
-//! Felix's chains in the tables of iptables-nft, and its tables of nf_tables.
+//! Removes Felix's chains from the tables of iptables-nft, and Felix's own nf_tables tables.
 
 use super::{CHAIN, Outcome, TABLES, is_felix};
 use crate::error::{Error, Result};
@@ -20,8 +20,8 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
     let chains = connection.list_chains().await.map_err(describe)?;
     for table in connection.list_tables().await.map_err(describe)? {
         if TABLES.contains(&(table.family, table.name.as_str())) {
-            // In a transaction of its own: a packet that is under way must not miss an element of a map and be dropped by the
-            // rule behind it.
+            // Flush the base chains in a separate transaction: a packet in flight must not miss an element of a map and
+            // be dropped by the rule behind it.
             let entered = chains.iter().filter(|chain| {
                 chain.family == table.family && chain.table == table.name && chain.hook.is_some()
             });
@@ -56,7 +56,7 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
                 messages.push(message(wire::NFT_MSG_DELRULE, family, attributes));
             }
         }
-        // Emptied first: they lead to each other.
+        // Flush the chains first, as they refer to each other.
         messages.extend(names.iter().map(|name| message(wire::NFT_MSG_DELRULE, family, place(table, name))));
         let chain = |name: &&str| {
             let attributes =
@@ -69,7 +69,7 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// All of a table or nothing.
+/// Commits the messages for one table: either all of them take effect or none.
 async fn commit(
     connection: &Connection<Nftables>,
     family: Family,

@@ -1,7 +1,8 @@
-//! Which endpoints that our table guards Felix's chains guard too. Policy may be handed to Felix when all of them are.
+//! Determines which endpoints that our table guards are also guarded by Felix's chains. Policy may be handed over to
+//! Felix when all of them are.
 //!
-//! A chain of Felix counts only if the kernel comes to it: Felix writes chains before the rules that lead there, and leaves
-//! chains behind that nothing leads to any more.
+//! A chain of Felix counts only if it is reachable from a hook: Felix writes chains before the rules that jump to them,
+//! and leaves chains behind that are no longer referenced.
 
 use super::{CHAIN, legacy, strip_table};
 use crate::error::{Error, Result};
@@ -16,10 +17,10 @@ use std::fmt;
 use std::net::IpAddr;
 use tortie_plan::Table;
 
-/// Numbers of the kernel's hooks.
+/// Hook numbers of netfilter.
 pub(super) const INPUT: u32 = 1;
 pub(super) const FORWARD: u32 = 2;
-/// The interface by which Felix calls a host endpoint of all interfaces.
+/// Interface name that Felix uses for a host endpoint of all interfaces.
 const ALL_INTERFACES: &str = "any-interface-at-all";
 
 /// An endpoint that our table guards and Felix's chains do not.
@@ -35,7 +36,7 @@ impl fmt::Display for MissingGuard {
     }
 }
 
-/// The interface by which Felix calls an endpoint.
+/// Returns the interface name that Felix uses for an endpoint.
 fn interface_of(endpoint: &GuardedEndpoint) -> &str {
     match endpoint {
         GuardedEndpoint::Workload(interface) | GuardedEndpoint::Host(Some(interface)) => interface,
@@ -43,7 +44,7 @@ fn interface_of(endpoint: &GuardedEndpoint) -> &str {
     }
 }
 
-/// Felix's chains that guard an endpoint, each with the hook from which the kernel comes to it.
+/// Returns Felix's chains that guard an endpoint, each with the hook from which it has to be reachable.
 fn chains_of(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
     let interface = interface_of(endpoint);
     match endpoint {
@@ -56,14 +57,14 @@ fn chains_of(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
     }
 }
 
-/// Endpoints that our table guards and Felix's chains do not, for each family in which there can be packets. A Felix that writes no
-/// IPv6 chains at all leaves host endpoints without them.
+/// Returns the endpoints that our table guards and Felix's chains do not, for each family in which they may receive
+/// packets. IPv6 chains of host endpoints are not required if Felix writes no IPv6 chains at all.
 pub async fn missing_guards(netns: &Netns) -> Result<Vec<MissingGuard>> {
     let kernel = Kernel::open(netns)?;
     let links: BTreeMap<String, u32> =
         kernel.links().await?.into_iter().map(|link| (link.name, link.index)).collect();
     let mut guarded = guarded_endpoints(netns).await?;
-    // What is gone gets no packets, and Felix makes no chains for it.
+    // Interfaces that no longer exist receive no packets, and Felix creates no chains for them.
     guarded.retain(|endpoint| match endpoint {
         GuardedEndpoint::Workload(name) | GuardedEndpoint::Host(Some(name)) => links.contains_key(name),
         GuardedEndpoint::Host(None) => true,
@@ -78,7 +79,7 @@ pub async fn missing_guards(netns: &Netns) -> Result<Vec<MissingGuard>> {
         let index = links.get(interface_of(&endpoint)).copied();
         for ipv6 in [false, true] {
             let (has_packets, is_certain) = match endpoint {
-                // One that nothing is routed to may be reached by any family.
+                // A workload without routes may receive packets of either family.
                 GuardedEndpoint::Workload(_) => {
                     has_routes(&routes, index, ipv6).map_or((true, !ipv6), |routed| (routed, true))
                 }
@@ -94,17 +95,17 @@ pub async fn missing_guards(netns: &Netns) -> Result<Vec<MissingGuard>> {
     if missing.is_empty() {
         return Ok(missing);
     }
-    // Only now: the program that reads these may not be installed.
+    // Only if needed: the program that reads the legacy tables may not be installed.
     programs.extend(legacy::programs(netns).await?);
     Ok(unmet_needs(&needs, &programs))
 }
 
-/// An endpoint that gets packets of a family.
+/// An endpoint that may receive packets of a family.
 #[derive(Debug)]
 struct GuardNeed {
     endpoint: GuardedEndpoint,
     ipv6: bool,
-    /// Also if Felix has no chains of the family at all.
+    /// Whether the guard is required even if Felix has no chains of the family at all.
     is_certain: bool,
 }
 
@@ -120,7 +121,7 @@ fn unmet_needs(needs: &[GuardNeed], programs: &[FilterProgram]) -> Vec<MissingGu
         .collect()
 }
 
-/// Whether a family is routed to an interface; none if nothing is.
+/// Whether routes of a family lead to an interface; `None` if no route of any family does.
 fn has_routes(routes: &[Entry], interface: Option<u32>, ipv6: bool) -> Option<bool> {
     let through = |entry: &&Entry| {
         let net = entry.destination();
@@ -142,13 +143,13 @@ fn is_routed_ipv6(net: &IpNet) -> bool {
     }
 }
 
-/// The filter chains of one family that one variant of Felix writes: which chain leads to which.
+/// The filter chains of one family that one variant of Felix writes, and the jumps between them.
 #[derive(Debug, Default)]
 pub(super) struct FilterProgram {
     pub ipv6: bool,
-    /// The chains that the kernel enters by itself, by hook.
+    /// The base chains, by hook number.
     pub entries: Vec<(u32, String)>,
-    /// Chains that have rules, and where those lead.
+    /// Chains that have rules, each with the chains that its rules jump to.
     pub targets: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -157,7 +158,7 @@ impl FilterProgram {
         chains_of(endpoint).iter().all(|(hook, chain)| self.reaches(*hook, chain))
     }
 
-    /// Whether packets at a hook can come to a chain that has rules.
+    /// Whether packets at a hook can reach a chain that has rules.
     fn reaches(&self, hook: u32, wanted: &str) -> bool {
         let entries = self.entries.iter().filter(|(number, _)| *number == hook);
         let mut waiting: Vec<&str> = entries.map(|(_, chain)| chain.as_str()).collect();
@@ -216,7 +217,7 @@ async fn nft_programs(netns: &Netns) -> Result<Vec<FilterProgram>> {
     Ok(programs)
 }
 
-/// The chain to which an element of a verdict map leads.
+/// Returns the chain that an element of a verdict map jumps to.
 fn chain_of(element: &SetElement) -> Option<String> {
     match element.data()? {
         SetElementData::Verdict(Verdict::JumpTo(chain) | Verdict::GotoTo(chain)) => Some(chain.to_string()),
@@ -245,7 +246,7 @@ mod tests {
             ("cali-INPUT", &["cali-wl-to-host"]),
             ("cali-wl-to-host", &["cali-from-wl-dispatch"]),
             ("cali-FORWARD", &["cali-from-wl-dispatch", "cali-to-wl-dispatch"]),
-            // Chains that lead to each other are no endless way.
+            // A loop between chains must not make the search endless.
             ("cali-from-wl-dispatch", &["cali-fw-cali1", "cali-FORWARD"]),
             ("cali-to-wl-dispatch", &["cali-tw-cali1"]),
             ("cali-fw-cali1", &[]),
@@ -276,7 +277,7 @@ mod tests {
         let of_ipv6 = |program| FilterProgram { ipv6: true, ..program };
         assert_eq!(shown(&needs, &[guard(), of_ipv6(program(&[]))]), ["eth0 (IPv6)"]);
         assert_eq!(shown(&needs, &[guard(), of_ipv6(guard())]), [""; 0]);
-        // Of a workload with routes of the family, whatever Felix writes.
+        // For a workload with routes of the family, the guard is required whatever Felix writes.
         assert_eq!(shown(&[need(true, true)], &[guard()]), ["eth0 (IPv6)"]);
     }
 }

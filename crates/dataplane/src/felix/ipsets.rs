@@ -1,4 +1,4 @@
-//! Felix's sets: `ipset`'s, each with a name that begins like one of Felix's.
+//! Removes Felix's sets from `ipset`, recognised by the prefix of their names.
 
 use super::Outcome;
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::netns::Netns;
 use nix::errno::Errno;
 use nlink::netlink::NetlinkSocket;
 
-/// Of both families, and those in which it prepares their contents.
+/// Prefixes of Felix's sets of both families, and of the temporary sets in which it prepares their contents.
 const PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4t", "cali6t"];
 
 const SUBSYSTEM: u16 = 6;
@@ -16,7 +16,7 @@ const LIST: u16 = 7;
 const PROTOCOL: u16 = 1;
 const NAME: u16 = 2;
 const FLAGS: u16 = 6;
-/// The version of the protocol that every kernel since 2011 speaks.
+/// Protocol version that every kernel since 2011 supports.
 const VERSION: u8 = 6;
 const NAMES_ALONE: u32 = 1 << 1;
 
@@ -40,7 +40,7 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// The names of all sets; none where the kernel has no such sets.
+/// Returns the names of all sets; empty if the kernel does not support ipset.
 async fn names(socket: &NetlinkSocket) -> Result<Vec<String>> {
     let attributes = request().number(FLAGS, NAMES_ALONE);
     match ask(socket, LIST, DUMP, attributes).await? {

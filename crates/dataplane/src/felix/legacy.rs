@@ -1,4 +1,4 @@
-//! Felix's chains in the tables of iptables-legacy, through its program.
+//! Removes and reads Felix's chains in the tables of iptables-legacy, with `iptables-legacy-save` and `-restore`.
 
 use super::guards::{FORWARD, FilterProgram, INPUT};
 use super::{CHAIN, COMMENT, Outcome, is_felix};
@@ -34,7 +34,7 @@ pub(super) async fn remove(netns: &Netns) -> Outcome {
     outcome
 }
 
-/// The filter tables that have chains of Felix's.
+/// Returns the filter tables that contain chains of Felix.
 pub(super) async fn programs(netns: &Netns) -> Result<Vec<FilterProgram>> {
     let mut programs = Vec::new();
     for program in Legacy::BOTH {
@@ -60,7 +60,7 @@ fn read_filter(saved: &str, ipv6: bool) -> Option<FilterProgram> {
     Some(filter)
 }
 
-/// What takes Felix's chains and rules out of a table that was saved, and how many there are.
+/// Renders the `iptables-restore` input that removes Felix's chains and rules from a saved table, and counts them.
 fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
     let chains: Vec<&str> = saved
         .lines()
@@ -76,7 +76,7 @@ fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
         return None;
     }
     let mut lines = vec![format!("*{table}")];
-    // A chain that is declared anew is emptied.
+    // Declaring an existing chain again flushes it.
     lines.extend(chains.iter().map(|name| format!(":{name} - [0:0]")));
     lines.extend(rules.iter().map(|rule| format!("-D {rule}")));
     lines.extend(chains.iter().map(|name| format!("-X {name}")));

@@ -1,6 +1,7 @@
-//! What Calico's Felix has left on a host. It removes nothing when it stops, so that policy stays in force until somebody
-//! takes over; once ours is in force, its own goes: chains, rules, tables, sets and XDP programs, by the names that only Felix gives them.
-//! Routes and tunnel devices have the same names with us: `reconcile` adopts or removes them.
+//! Removes the state that Calico's Felix leaves on a host. Felix removes nothing when it stops, so that its policy
+//! stays in force until another engine takes over. Once our policy is in force, this module removes Felix's chains,
+//! rules, tables, sets and XDP programs, recognised by names that only Felix uses. Routes and tunnel devices have the
+//! same names in both products: `reconcile` adopts or removes them.
 
 mod chains;
 mod guards;
@@ -17,31 +18,31 @@ use crate::netns::Netns;
 use nlink::netlink::nftables::Family;
 use std::time::Duration;
 
-/// Before what could not be removed is tried again: at first, and at most. The kernel gives sets free some time after the
-/// rules that named them.
+/// First and longest delay before a failed removal is retried. The kernel releases sets some time after the rules that
+/// refer to them.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Its tables in the mode that needs no iptables.
+/// Felix's tables in its nftables mode, which needs no iptables.
 const TABLES: [(Family, &str); 3] =
     [(Family::Ip, "calico"), (Family::Ip6, "calico"), (Family::Arp, "calico-arp")];
-/// The beginning of the names of its chains.
+/// Name prefix of Felix's chains.
 const CHAIN: &str = "cali-";
-/// The beginning of the comments of its rules.
+/// Comment prefix of Felix's rules.
 const COMMENT: &str = "cali:";
 
-/// The name of a chain without the table of iptables by which Felix's own table begins it.
+/// Strips the name of the iptables table that Felix prepends to chains in its own nf_tables table.
 fn strip_table(chain: &str) -> &str {
     chain.strip_prefix("filter-").unwrap_or(chain)
 }
 
-/// Whether a rule is Felix's, by its comment and by where it leads.
+/// Whether a rule belongs to Felix, by its comment or its jump target.
 fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
     comment.is_some_and(|comment| comment.starts_with(COMMENT))
         || target.is_some_and(|target| target.starts_with(CHAIN))
 }
 
-/// Removes what Felix left, once.
+/// Removes Felix's leftovers once.
 pub(crate) struct Leftovers {
     netns: Netns,
     done: bool,
@@ -55,19 +56,19 @@ impl Leftovers {
         Leftovers { netns, done: false, pause: FIRST_PAUSE, not_before: Duration::ZERO, said: String::new() }
     }
 
-    /// Whether nothing is left: chains that are found from now on have been written since.
+    /// Whether the removal is complete: chains found from now on were written after it.
     pub fn are_removed(&self) -> bool {
         self.done
     }
 
-    /// Called as soon as policy is in force, and not before.
+    /// Removes the leftovers, or retries after a failure. Must not be called before our policy is in force.
     pub async fn remove(&mut self, now: Duration) {
         if self.done || now < self.not_before {
             return;
         }
         let mut reasons = Vec::new();
         let mut removed = 0;
-        // Sets last: the rules name them.
+        // Sets last, as the rules refer to them.
         for outcome in [
             chains::remove(&self.netns).await,
             legacy::remove(&self.netns).await,
@@ -86,7 +87,7 @@ impl Leftovers {
         self.done = reasons.is_empty();
         let reasons = reasons.join("; ");
         if !self.done && reasons != self.said {
-            tracing::warn!(reasons, "not all that Calico's Felix has left could be removed; will try again");
+            tracing::warn!(reasons, "cannot remove everything that Calico's Felix has left; will retry");
         }
         self.said = reasons;
         self.not_before = now + self.pause;
@@ -94,7 +95,7 @@ impl Leftovers {
     }
 }
 
-/// How many objects went, and why others did not.
+/// Number of removed objects, and the reasons why others could not be removed.
 #[derive(Debug, Default)]
 struct Outcome {
     removed: usize,

@@ -1,4 +1,5 @@
-//! Notices a Felix that is started beside us. Two policy engines judge each packet then, and each drops what it denies.
+//! Detects a Felix that is started beside us. Two policy engines then process each packet, and each drops the packets
+//! that it denies.
 
 use super::{CHAIN, TABLES, legacy, strip_table};
 use crate::error::{Error, Result};
@@ -6,17 +7,18 @@ use crate::netns::Netns;
 use nlink::netlink::nftables::Family;
 use std::time::Duration;
 
-/// Between two looks, however often others change their chains.
+/// Minimum interval between two checks, however often other programs change their chains.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// The kernel does not report changes of legacy tables, and reading them takes a program that the dataplane waits for.
+/// Interval between reads of the legacy tables: the kernel does not report their changes, and reading them runs a
+/// program that the dataplane waits for.
 const LEGACY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Looks for Felix's chains once its leftovers are gone.
+/// Checks for Felix's chains once its leftovers are removed.
 pub(crate) struct FelixWatch {
     netns: Netns,
     in_nftables: bool,
     in_legacy: bool,
-    /// Others have changed chains of nf_tables since the last look.
+    /// Whether another program has changed nf_tables chains since the last check.
     stale: bool,
     not_before: Duration,
     legacy_due: Duration,
@@ -34,7 +36,7 @@ impl FelixWatch {
         }
     }
 
-    /// Others may have changed chains of nf_tables.
+    /// Requests a check, as another program may have changed nf_tables chains.
     pub fn invalidate(&mut self) {
         self.stale = true;
     }
@@ -55,8 +57,8 @@ impl FelixWatch {
         }
     }
 
-    /// A look that fails leaves the result of the last one: chains in nf_tables are reported also where legacy tables cannot
-    /// be read.
+    /// Checks both variants. A failed check keeps its last result, so that chains in nf_tables are reported even if the
+    /// legacy tables cannot be read.
     async fn refresh(&mut self, now: Duration) {
         if self.stale && now >= self.not_before {
             self.not_before = now + LOOK_INTERVAL;

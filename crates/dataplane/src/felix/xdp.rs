@@ -1,5 +1,5 @@
-//! Felix's XDP programs: those that it has pinned. What is attached to an interface has a number, and so has what is pinned;
-//! programs of others have other numbers.
+//! Removes Felix's XDP programs: those that Felix has pinned. The ids of the programs attached to interfaces are
+//! compared with the ids of the pinned programs; attached programs with other ids are left alone.
 
 use super::Outcome;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use nlink::netlink::filter::BpfFilter;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Where Felix keeps them, each with the name of its interface at the end.
+/// Directory in which Felix pins its programs; the file names end with the interface name.
 const PINS: &str = "/sys/fs/bpf/calico/xdp";
 const PIN: &str = "prefilter_";
 
@@ -32,7 +32,7 @@ async fn remove_from(netns: &Netns) -> Result<Outcome> {
             Some(errno) => outcome.failures.push(format!("XDP program of {}: {errno}", attached.interface)),
         }
     }
-    // While one is still attached it has to be found again.
+    // Keep the pins while a program is still attached: the retry needs them to identify it.
     if outcome.failures.is_empty() {
         for pin in pins {
             if let Err(error) = std::fs::remove_file(&pin) {
@@ -49,8 +49,8 @@ fn pins(directory: &Path) -> Vec<PathBuf> {
     entries.filter(is_pin).map(|entry| entry.path()).collect()
 }
 
-/// The numbers of pinned programs. While they are open, the kernel tells them with what else is known of the files of this
-/// process, which has no other programs open.
+/// Returns the ids of the pinned programs. The kernel lists them in `/proc/self/fdinfo` while the programs are open;
+/// this process has no other programs open.
 fn programs(pins: &[PathBuf], failures: &mut Vec<String>) -> BTreeSet<u32> {
     let mut open = Vec::new();
     for pin in pins {
