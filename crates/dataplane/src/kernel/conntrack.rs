@@ -1,7 +1,7 @@
-//! Has connection tracking forget: the connections of addresses that left or moved, so that a new owner does not inherit
-//! them, and those that policy no longer allows.
+//! Deletes connection tracking entries: those of addresses that were removed or moved, so that a new owner does not
+//! inherit them, and those of flows that policy no longer allows.
 //!
-//! The kernel looks through all its connections for that, so it is asked once for as many addresses as there are.
+//! Each deletion dumps the whole conntrack table, so that one dump serves as many addresses as possible.
 
 use crate::error::{Error, Result};
 use crate::netns::Netns;
@@ -14,10 +14,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tortie_plan::evaluate::Packet;
 
-/// When many workloads go, the next look is for all that went meanwhile.
+/// Minimum interval between two dumps: when many workloads are removed, the next dump covers all addresses that were
+/// queued since.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Addresses whose connections are being forgotten, and those that wait for that.
+/// Addresses whose entries are being deleted, and those that are queued.
 #[derive(Default)]
 pub(crate) struct ConntrackCleanup {
     waiting: BTreeSet<IpAddr>,
@@ -26,15 +27,15 @@ pub(crate) struct ConntrackCleanup {
 }
 
 impl ConntrackCleanup {
-    /// Forgets these, some time.
+    /// Queues addresses for deletion of their entries.
     pub fn later(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.waiting.extend(addresses);
     }
 
-    /// Returns when the connections of these are forgotten, or were not to be.
+    /// Returns when the entries of these addresses are deleted, immediately if none of them is queued.
     pub async fn finish(&mut self, netns: &Netns, addresses: &BTreeSet<IpAddr>) {
         if let Some((_, work)) = self.at_work.take_if(|(at_work, _)| !at_work.is_disjoint(addresses)) {
-            // It has said what went wrong.
+            // The task has logged its failures.
             let _ = work.await;
         }
         let waiting: BTreeSet<IpAddr> = self.waiting.intersection(addresses).copied().collect();
@@ -44,7 +45,8 @@ impl ConntrackCleanup {
         }
     }
 
-    /// Sets to work on what waits, unless it is at work or was a moment ago.
+    /// Starts a background deletion for the queued addresses, unless one is running or was started less than `PAUSE`
+    /// ago.
     pub fn go_on(&mut self, netns: &Netns, now: Duration) {
         let busy = self.at_work.as_ref().is_some_and(|(_, work)| !work.is_finished());
         if self.waiting.is_empty() || busy || now < self.not_before {
@@ -57,17 +59,17 @@ impl ConntrackCleanup {
     }
 }
 
-/// Deletes the connections of these addresses.
+/// Deletes the connection tracking entries of these addresses. Failures are logged.
 pub(crate) async fn forget_flows(netns: &Netns, addresses: &BTreeSet<IpAddr>) {
     let connection = match netns.conntrack() {
         Ok(connection) => connection,
-        Err(error) => return tracing::warn!(%error, "no conntrack; flows of removed workloads stay"),
+        Err(error) => return tracing::warn!(%error, "no conntrack; entries of removed workloads remain"),
     };
     for v4 in [true, false] {
         if addresses.iter().any(|address| address.is_ipv4() == v4)
             && let Err(error) = forget_family(&connection, v4, addresses).await
         {
-            tracing::warn!(%error, ?addresses, "flows not forgotten");
+            tracing::warn!(%error, ?addresses, "cannot delete conntrack entries of removed workloads");
         }
     }
 }
@@ -78,7 +80,7 @@ async fn forget_family(
     addresses: &BTreeSet<IpAddr>,
 ) -> nlink::Result<()> {
     let flows = list(connection, v4).await?;
-    // A floating address is only where the first packet went.
+    // A floating address occurs only as the original destination.
     let theirs = |flow: &&ConntrackEntry| {
         let ends = [flow.orig.src_ip, flow.orig.dst_ip, flow.reply.src_ip];
         ends.into_iter().flatten().any(|end| addresses.contains(&end))
@@ -86,7 +88,7 @@ async fn forget_family(
     delete(connection, flows.iter().filter(theirs)).await.map(|_| ())
 }
 
-/// Forgets the flows whose first packet is denied; says how many those were.
+/// Deletes the flows whose first packet is denied, and returns their number.
 pub(crate) async fn delete_denied_flows(
     netns: &Netns,
     is_denied: impl Fn(&Packet) -> bool + Send + Sync,
@@ -103,8 +105,8 @@ pub(crate) async fn delete_denied_flows(
     Ok(count)
 }
 
-/// The packet that opened a flow, as policy saw it: with its own source, and the destination that answers. Nothing for
-/// flows that policy was not asked about: those that others belong to, and those of other zones.
+/// Returns the packet that opened a flow, as policy saw it: with its original source, and the destination that replies.
+/// Returns `None` for flows that policy does not judge: related flows, and flows of other zones.
 fn opening(flow: &ConntrackEntry) -> Option<Packet> {
     let related = flow.status.is_some_and(|status| status & ConntrackStatus::EXPECTED.bits() != 0);
     if related || flow.zone.is_some_and(|zone| zone != 0) {
@@ -132,7 +134,7 @@ async fn delete<'f>(
     for flow in flows {
         match connection.del_conntrack_entry(flow).await {
             Ok(()) => count += 1,
-            // Ended by itself meanwhile.
+            // The flow has ended since the dump.
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Netlink messages to our own types.
+//! Decodes netlink messages into the types of this crate.
 
 use super::types::{Conf, Entry, FdbKey, Link, NeighbourKey, RuleEntry, Target, Vxlan};
 use ipnet::IpNet;
@@ -52,7 +52,7 @@ const IFLA_VXLAN_LEARNING: u16 = 7;
 const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_LOCAL6: u16 = 17;
 
-/// What a VXLAN device was made with.
+/// Decodes the attributes with which a VXLAN device was created.
 fn vxlan(message: &LinkMessage) -> Option<Vxlan> {
     let info = message.link_info().filter(|info| info.kind() == Some("vxlan"))?;
     let mut vxlan = Vxlan { vni: 0, port: 0, local: None, parent: None, learning: false };
@@ -75,7 +75,7 @@ fn vxlan(message: &LinkMessage) -> Option<Vxlan> {
     Some(vxlan)
 }
 
-/// Netlink attributes one after the other, each with its number; what is cut short ends them.
+/// Iterates over netlink attributes as pairs of type and value; ends at a truncated attribute.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const HEADER: usize = 4;
     const NUMBER: u16 = 0x3fff;
@@ -88,7 +88,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Attributes of a filter that compares words of the packet.
+/// Attributes of a `u32` filter, which compares words of the packet.
 pub(crate) mod u32_filter {
     pub const SELECTOR: u16 = 5;
     pub const ACTIONS: u16 = 7;
@@ -101,7 +101,7 @@ pub(crate) mod action {
     pub const MIRRED_PARAMETERS: u16 = 2;
 }
 
-/// The device that a filter sends everything to.
+/// Returns the device to which a filter redirects all packets.
 pub(crate) fn redirection(filter: &TcMessage) -> Option<u32> {
     const DEVICE: std::ops::Range<usize> = 24..28;
     let part = |bytes, number| attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value);
@@ -114,13 +114,13 @@ pub(crate) fn redirection(filter: &TcMessage) -> Option<u32> {
     Some(device).filter(|device| *device != 0)
 }
 
-/// Whether a link message says that the interface is administratively down; the kernel then has dropped its IPv4
-/// routes without a word.
+/// Whether a link message reports the interface as administratively down. The kernel has then dropped its IPv4 routes
+/// without notification.
 pub(crate) fn is_disabled(message: &LinkMessage) -> bool {
     message.flags() & IFF_UP == 0
 }
 
-/// An address; link-local ones tell nothing about where nodes are.
+/// Decodes an address. Link-local addresses are skipped, as they do not identify nodes.
 pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     let address = message.local().or(message.address())?;
     if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
@@ -129,7 +129,7 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     Some((message.ifindex(), IpNet::new(*address, message.prefix_len()).ok()?))
 }
 
-/// A route that the dataplane has to know about: any but those that the kernel keeps for its own addresses.
+/// Decodes a route that the dataplane has to know: any but those of the local table and cached clones.
 pub(crate) fn route(message: &RouteMessage) -> Option<Entry> {
     if message.table_id() == u32::from(rt_table::LOCAL) || message.flags() & CLONED != 0 {
         return None;
@@ -174,7 +174,7 @@ fn target(message: &RouteMessage) -> Target {
     }
 }
 
-/// A rule of the only kind that we write: what has not the mark is routed by a table.
+/// Decodes a rule of the only form that we write: packets without the mark are routed by a table.
 pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
     let mark = message.fwmark().filter(|mark| message.fwmask() == Some(*mark))?;
     let narrower = message.src_len() != 0
@@ -194,14 +194,14 @@ pub(crate) fn rule(message: &RuleMessage) -> Option<RuleEntry> {
     Some(RuleEntry { rule, protocol: message.protocol().unwrap_or_default() })
 }
 
-/// A neighbour and, when the entry is permanent, its MAC.
+/// Decodes a neighbour and, if the entry is permanent, its MAC.
 pub(crate) fn neighbour(message: &NeighborMessage) -> Option<(NeighbourKey, Option<[u8; 6]>)> {
     let key = NeighbourKey { device: message.ifindex(), address: *message.destination()? };
     let lladdr = if message.is_permanent() { message.lladdr().and_then(mac) } else { None };
     Some((key, lladdr))
 }
 
-/// A forwarding entry that leads to a node.
+/// Decodes a forwarding entry that has a remote node as its destination.
 pub(crate) fn forwarding(entry: &FdbEntry) -> Option<(FdbKey, IpAddr)> {
     Some((FdbKey { device: entry.ifindex(), mac: entry.mac() }, entry.dst()?))
 }

@@ -1,4 +1,4 @@
-//! Our routes as netlink messages, whole: the library's own batch leaves out the interface.
+//! Encodes routes as complete netlink messages, because the batch API of `nlink` omits the interface.
 
 use super::types::{Entry, Target};
 use nlink::netlink::route::{ResolvedRouteInterfaces, RouteConfig};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const ONLINK: u32 = 4;
-/// Among the metrics of a route.
+/// Metric attribute of a route that holds its MTU.
 const RTAX_MTU: u16 = 2;
 
 pub(crate) struct Wire<'a>(pub &'a Entry);
@@ -21,7 +21,7 @@ impl Wire<'_> {
             &RtMsg::new()
                 .with_family(self.family())
                 .with_dst_len(entry.destination().prefix_len())
-                // The attribute below goes before it.
+                // The table attribute below takes precedence.
                 .with_table(0)
                 .with_protocol(entry.protocol)
                 .with_scope(scope as u8)
@@ -48,7 +48,7 @@ impl Wire<'_> {
     }
 }
 
-/// A list of `struct rtnexthop`, each followed by its gateway.
+/// Encodes a list of `struct rtnexthop`, each followed by its gateway attribute.
 fn next_hops(hops: &[(IpAddr, u32)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (via, device) in hops {
@@ -102,7 +102,7 @@ impl RouteConfig for Wire<'_> {
         }
     }
 
-    /// Names the route by destination, metric, protocol and interface, whatever its type and scope.
+    /// Identifies the route by destination, metric, protocol and interface, whatever its type and scope.
     fn write_delete(&self, builder: &mut MessageBuilder) {
         self.write(builder, RouteType::Unspec, RouteScope::Nowhere, 0);
     }

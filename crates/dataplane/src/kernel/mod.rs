@@ -1,4 +1,5 @@
-//! The only part of the dataplane that speaks netlink: looks, changes and events, in our own types.
+//! Access to rtnetlink, connection tracking, traffic control and WireGuard: reads, changes and events, in the types of
+//! this crate.
 
 mod conntrack;
 mod decode;
@@ -32,10 +33,10 @@ use nlink::netlink::{NetworkEvent, OwnedEventStream};
 use nlink::{Connection, Route, RtnetlinkGroup};
 use std::net::IpAddr;
 
-/// Messages per batch: their acknowledgements must fit the receive buffer.
+/// Messages per batch: their acknowledgements must fit into the receive buffer.
 const BATCH: usize = 1000;
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Room for the events that others cause while nobody reads them.
+/// Receive buffer for events that arrive while the engine is busy.
 const EVENT_BUFFER: usize = 32 << 20;
 
 /// A connection for requests.
@@ -97,7 +98,7 @@ impl Kernel {
         Ok(messages.iter().filter_map(decode::route).collect())
     }
 
-    /// The link as it is now; `None` when it is gone.
+    /// Returns the current state of a link; `None` if it does not exist.
     pub async fn link(&self, index: u32) -> Result<Option<Link>> {
         match self.connection.get_link_by_index(index).await {
             Ok(message) => Ok(message.as_ref().and_then(decode::link)),
@@ -114,14 +115,14 @@ impl Kernel {
         }
     }
 
-    /// How the kernel would reach `address`: the next hop (the address itself on a direct link) and the interface.
+    /// Returns the next hop towards `address` (the address itself on a direct link) and the interface.
     pub async fn lookup(&self, address: IpAddr) -> std::result::Result<(IpAddr, u32), String> {
         let route = self.connection.lookup_route(address).await.map_err(|error| error.to_string())?;
         let device = route.oif().ok_or("the route to it has no interface")?;
         Ok((route.gateway().or(route.via()).copied().unwrap_or(address), device))
     }
 
-    /// Adds routes that are not there; the failures by position.
+    /// Adds routes that do not exist yet. Returns the failures by position.
     pub async fn add_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
         if !self.faults.is_empty() {
             return self.add_routes_but_refused(entries).await;
@@ -133,7 +134,7 @@ impl Kernel {
         Ok(self.faults.check(|| KernelObject::route(entry.key))?)
     }
 
-    /// Adds those that the faults of a test let through.
+    /// Adds the routes that injected faults let through.
     async fn add_routes_but_refused(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
         let (mut failures, mut positions, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         for (position, entry) in entries.iter().enumerate() {
@@ -151,7 +152,7 @@ impl Kernel {
         failures
     }
 
-    /// Deletes routes; one that is already gone is no failure.
+    /// Deletes routes; a route that no longer exists is not a failure.
     pub async fn delete_routes(&self, entries: &[&Entry]) -> Vec<(usize, Refusal)> {
         let mut failures =
             self.in_batches(entries, |batch, entry| batch.del_route(encode::Wire(entry))).await;
@@ -187,7 +188,7 @@ impl Kernel {
         Ok(self.connection.replace_route(encode::Wire(entry)).await?)
     }
 
-    /// `interface` is the name of the key's device.
+    /// Writes a permanent neighbour entry. `interface` is the name of the key's device.
     pub async fn set_neighbour(
         &self,
         key: NeighbourKey,
@@ -205,7 +206,7 @@ impl Kernel {
     }
 }
 
-/// The kernel's no to one operation.
+/// An error with which the kernel rejects one operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub kind: RefusalKind,
@@ -214,11 +215,11 @@ pub(crate) struct Refusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusalKind {
-    /// Something else is in the place already.
+    /// An object with the same key already exists.
     Exists,
-    /// It, or its interface, is not there.
+    /// The object or its interface does not exist.
     Missing,
-    /// The kernel does not know such a thing.
+    /// The kernel does not support the operation.
     Unsupported,
     Other,
 }
@@ -246,10 +247,10 @@ impl From<nlink::Error> for Refusal {
     }
 }
 
-/// What the kernel says has changed.
+/// A change reported by the kernel.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Look at this link again; `down` when it lost its IPv4 routes.
+    /// The link has to be read again; `down` if it lost its IPv4 routes.
     Link {
         index: u32,
         down: bool,
@@ -272,13 +273,13 @@ pub(crate) enum Event {
         node: IpAddr,
         present: bool,
     },
-    /// Rules of policy routing came or went.
+    /// Policy routing rules were added or removed.
     RoutingRules,
-    /// Queueing disciplines or filters came or went.
+    /// Queueing disciplines or filters were added or removed.
     TrafficControl,
-    /// The settings of all interfaces, or those new ones start from.
+    /// Settings for all interfaces, or defaults for new interfaces, have changed.
     GlobalSettings,
-    /// Events were lost.
+    /// Events were lost because the receive buffer was full.
     Overrun,
 }
 
@@ -287,7 +288,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// What is done through `own` is no event.
+    /// Subscribes to events. Changes made through `own` are filtered out.
     pub async fn open(netns: &Netns, own: &Kernel) -> Result<Events> {
         let connection = netns.rtnetlink()?;
         let filter = ignore_ports(&[own.connection.socket().pid()]);
@@ -312,7 +313,7 @@ impl Events {
         Ok(Events { stream: connection.into_events().await })
     }
 
-    /// The next event of interest; an error ends the stream.
+    /// Returns the next event of interest; an error ends the stream.
     pub async fn next(&mut self) -> Result<Event> {
         loop {
             match self.stream.next().await {

@@ -1,4 +1,4 @@
-//! Proxy entries: addresses for which an interface answers whoever asks for them by ARP or NDP, though it has them not.
+//! Proxy entries: addresses for which an interface answers ARP or ND requests without having them.
 
 use super::decode::attributes;
 use super::types::{NeighbourKey, ProxyEntry};
@@ -12,18 +12,18 @@ use nlink::netlink::parse::PResult;
 use nlink::netlink::types::neigh::NdMsg;
 use nlink::netlink::{FromNetlink, InterfaceRef, MessageBuilder};
 
-/// The attribute that says who wrote an entry.
+/// Attribute that identifies the program which wrote an entry.
 const NDA_PROTOCOL: u16 = 12;
 
 impl Kernel {
-    /// All of them, whoever wrote them.
+    /// Returns all proxy entries, including those of other programs.
     pub async fn proxies(&self) -> Result<Vec<ProxyEntry>> {
         let messages = self.connection.dump_typed::<ProxyMessage>(NlMsgType::RTM_GETNEIGH).await;
         let messages = messages.map_err(|error| Error::kernel("list of proxied addresses", &error))?;
         Ok(messages.iter().filter_map(ProxyMessage::entry).collect())
     }
 
-    /// `interface` is the name of the key's device.
+    /// Adds a proxy entry. `interface` is the name of the key's device.
     pub async fn add_proxy(&self, entry: ProxyEntry, interface: &str) -> std::result::Result<(), Refusal> {
         let (address, interface) = (entry.key.address, || interface.to_owned());
         self.faults.check(|| KernelObject::Proxy { address, interface: interface() })?;
@@ -35,7 +35,7 @@ impl Kernel {
     }
 }
 
-/// An entry as it is written.
+/// A proxy entry in its form for requests.
 struct Wire {
     neighbour: Neighbor,
     protocol: u8,
@@ -67,7 +67,7 @@ impl NeighborConfig for Wire {
     }
 }
 
-/// An entry as it is read. The kernel lists entries of this kind only if it is asked for them.
+/// A proxy entry in its form for dumps. The kernel lists proxy entries only if the request asks for them.
 struct ProxyMessage {
     neighbour: NeighborMessage,
     protocol: u8,

@@ -1,4 +1,4 @@
-//! Rules of policy routing.
+//! Reads and writes policy routing rules.
 
 use super::types::RuleEntry;
 use super::{Kernel, Refusal, decode};
@@ -8,7 +8,7 @@ use nlink::netlink::rule::RuleBuilder;
 use tortie_plan::RoutingRule;
 
 impl Kernel {
-    /// Those that have the form of ours.
+    /// Returns the rules that have the form of those that we write.
     pub async fn rules(&self) -> Result<Vec<RuleEntry>> {
         let messages = self.connection.get_rules().await;
         let messages = messages.map_err(|error| Error::kernel("list of routing rules", &error))?;
@@ -22,7 +22,7 @@ impl Kernel {
 
     pub async fn delete_rule(&self, entry: RuleEntry) -> std::result::Result<(), Refusal> {
         let rule = builder(entry.rule);
-        // Zero would mean that of anybody.
+        // In a delete request, protocol 0 matches rules of any protocol.
         let rule = if entry.protocol == 0 { rule } else { rule.protocol(entry.protocol) };
         Ok(self.connection.del_rule(rule).await?)
     }

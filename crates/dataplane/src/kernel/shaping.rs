@@ -1,4 +1,4 @@
-//! Traffic control: token buckets, and the devices through which arriving packets go to one.
+//! Traffic control: token buckets, and the redirection of ingress packets through IFB devices that have one.
 
 use super::types::{Qdiscs, TokenBucket};
 use super::{Kernel, Refusal, decode};
@@ -15,11 +15,11 @@ use nlink::{Bytes, Rate, TcHandle};
 
 type Outcome = std::result::Result<(), Refusal>;
 
-/// By which a bucket is known to be ours: that of nobody else.
+/// Qdisc handle that identifies our buckets; no other program uses it.
 const OURS: TcHandle = TcHandle::major_only(0xca11);
 
 impl Kernel {
-    /// The buckets of ours, and the redirections of interfaces that have any.
+    /// Returns our buckets, and the redirections of all interfaces that have an ingress qdisc.
     pub async fn qdiscs(&self) -> Result<Qdiscs> {
         let error = |error: nlink::Error| Error::kernel("list of queueing disciplines", &error);
         let mut qdiscs = Qdiscs::default();
@@ -42,7 +42,7 @@ impl Kernel {
         Ok(qdiscs)
     }
 
-    /// What leaves by the interface passes through the bucket.
+    /// Sets the bucket that limits the egress of the interface.
     pub async fn set_bucket(&self, device: u32, interface: &str, bucket: &TokenBucket) -> Outcome {
         self.refuses_shaping(interface)?;
         let tbf = TbfConfig::new()
@@ -66,7 +66,7 @@ impl Kernel {
         Ok(self.connection.add_link(IfbLink::new(name).mtu(mtu)).await?)
     }
 
-    /// What arrives by the interface leaves by another one first.
+    /// Redirects the ingress of the interface through the egress of another one.
     pub async fn redirect(&self, device: u32, interface: &str, to: u32) -> Outcome {
         const FIRST: u16 = 1;
         self.refuses_shaping(interface)?;
@@ -94,7 +94,7 @@ impl Kernel {
     }
 }
 
-/// A filter that matches everything and sends it out of a device. Of kind `u32`, which is as old as the kernel's traffic
+/// A filter that redirects all packets to a device. It is of kind `u32`, which is as old as the kernel's traffic
 /// control; not every kernel has `matchall`.
 struct Redirection {
     to: u32,
@@ -123,16 +123,16 @@ impl FilterConfig for Redirection {
     }
 }
 
-/// `tc_u32_sel` with one key, whose mask is empty.
+/// Encodes `tc_u32_sel` with one key, whose mask is empty.
 fn selector() -> [u8; 32] {
     const TERMINAL: u8 = 1;
     let mut selector = [0; 32];
-    // The flags, the shift of an offset, the number of keys.
+    // Byte 0 holds the flags, byte 1 the offset shift, byte 2 the number of keys.
     (selector[0], selector[2]) = (TERMINAL, 1);
     selector
 }
 
-/// `tc_mirred`: index, capabilities, action, two counts; what to do with the packet, and the device.
+/// Encodes `tc_mirred`: index, capabilities, action, two counts, the mirred action and the device.
 fn redirection(to: u32) -> [u8; 28] {
     const STOLEN: i32 = 4;
     const EGRESS_REDIRECT: i32 = 1;

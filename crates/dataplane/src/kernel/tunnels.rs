@@ -1,4 +1,4 @@
-//! Tunnel devices, their addresses and where their packets go.
+//! Creates and configures tunnel devices, their addresses and their forwarding entries.
 
 use super::types::{FdbKey, Vxlan};
 use super::{Kernel, Refusal, decode};
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 type Outcome = std::result::Result<(), Refusal>;
 
 impl Kernel {
-    /// The forwarding entries of a VXLAN device.
+    /// Returns the forwarding entries of a VXLAN device.
     pub async fn forwarding_entries(&self, device: u32) -> Result<Vec<(FdbKey, IpAddr)>> {
         let entries = self.connection.get_fdb_by_index(device).await;
         let entries = entries.map_err(|error| Error::kernel("list of forwarding entries", &error))?;
@@ -40,7 +40,8 @@ impl Kernel {
         Ok(self.connection.add_link(link).await?)
     }
 
-    /// The kernel makes one by itself when it first hears of IPIP: then this says that it exists.
+    /// Creates an IPIP device. The kernel creates one by itself when it loads the IPIP module; the request is then
+    /// rejected with `RefusalKind::Exists`.
     pub async fn create_ipip(&self, name: &str) -> Outcome {
         self.faults.check(|| KernelObject::interface(name))?;
         Ok(self.connection.add_link(IpipLink::new(name)).await?)
@@ -63,7 +64,7 @@ impl Kernel {
         Ok(self.connection.set_link_mtu_by_index(index, mtu).await?)
     }
 
-    /// `interface` is the name of the device.
+    /// Adds an address. `interface` is the name of the device.
     pub async fn add_address(&self, index: u32, interface: &str, net: IpNet) -> Outcome {
         let interface = || interface.to_owned();
         self.faults.check(|| KernelObject::Address { address: net.addr(), interface: interface() })?;
@@ -84,7 +85,7 @@ impl Kernel {
         Ok(self.connection.del_address_by_index(index, net.addr(), net.prefix_len()).await?)
     }
 
-    /// `interface` is the name of the key's device.
+    /// Writes a forwarding entry. `interface` is the name of the key's device.
     pub async fn set_forwarding_entry(&self, key: FdbKey, interface: &str, node: IpAddr) -> Outcome {
         let interface = || interface.to_owned();
         self.faults.check(|| KernelObject::ForwardingEntry { mac: key.mac, interface: interface() })?;

@@ -1,4 +1,4 @@
-//! Links and routes as the kernel holds them, reduced to what the dataplane decides by.
+//! Kernel objects, reduced to the attributes that the dataplane uses for its decisions.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -10,28 +10,28 @@ use tortie_plan::{RouteKey, RoutingRule};
 pub(crate) struct Link {
     pub index: u32,
     pub name: String,
-    /// Set up by an administrator (IFF_UP).
+    /// Administratively up (IFF_UP).
     pub enabled: bool,
     /// Able to pass packets (IFF_RUNNING).
     pub running: bool,
     pub mtu: u32,
     pub kind: Option<String>,
-    /// The interface that it is a part of: a bridge, for one.
+    /// The interface that it is enslaved to, such as a bridge.
     pub master: Option<u32>,
     pub mac: Option<[u8; 6]>,
     pub vxlan: Option<Vxlan>,
     pub conf: Conf,
 }
 
-/// What makes a VXLAN device the one it is; none of it can be changed.
+/// Attributes of a VXLAN device. None of them can be changed after its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Vxlan {
     pub vni: u32,
     pub port: u16,
     pub local: Option<IpAddr>,
-    /// The index of the interface that carries its packets.
+    /// Index of the interface that carries the encapsulated packets.
     pub parent: Option<u32>,
-    /// It finds out by itself where MACs are.
+    /// Whether the device learns MAC addresses from received packets.
     pub learning: bool,
 }
 
@@ -44,14 +44,14 @@ impl Link {
         self.kind.as_deref() == Some("wireguard")
     }
 
-    /// Whether packets leave it wrapped, by another interface.
+    /// Whether the interface encapsulates packets and sends them through another interface.
     pub fn is_tunnel(&self) -> bool {
         let kinds = ["ip6gre", "ip6tnl", "ipip", "gre", "geneve", "sit", "vxlan", "wireguard"];
         self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
     }
 }
 
-/// The per-interface settings that a link message carries; `None` where the kernel says nothing.
+/// The per-interface settings that a link message carries; `None` if the kernel does not report one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conf {
     pub v4_forwarding: Option<i32>,
@@ -70,34 +70,34 @@ pub(crate) struct Entry {
     pub metric: u32,
     pub protocol: u8,
     pub target: Target,
-    /// The own address for what the host sends this way.
+    /// Preferred source address for packets that the host sends along this route.
     pub source: Option<IpAddr>,
-    /// The largest packet that it takes, where that is not left to the interface.
+    /// Path MTU, if it differs from that of the interface.
     pub mtu: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     Blackhole,
-    /// Look in the next table.
+    /// Continue with the next routing table.
     Throw,
-    /// Straight out of an interface, scope link.
+    /// Directly out of an interface, with scope link.
     Device(u32),
-    /// Through a next hop on an interface, taken to be on that link whatever its addresses say.
+    /// Through a next hop with the flag `onlink`: reachable on the interface whatever the interface's addresses.
     Gateway {
         via: IpAddr,
         device: u32,
     },
-    /// Spread over several next hops, which are sorted.
+    /// Balanced over several next hops, which are sorted.
     Multipath(Vec<(IpAddr, u32)>),
-    /// Any other shape; never one of ours, but possibly in our way.
+    /// Any other form. We never write such routes, but one may have the same key as ours.
     Other {
         device: Option<u32>,
     },
 }
 
 impl Target {
-    /// Of one or several next hops.
+    /// Builds the target of one or several next hops.
     pub fn gateways(mut hops: Vec<(IpAddr, u32)>) -> Option<Target> {
         hops.sort_unstable();
         hops.dedup();
@@ -108,7 +108,7 @@ impl Target {
         }
     }
 
-    /// The one interface it leads to.
+    /// Returns the interface of the route if it has exactly one.
     pub fn device(&self) -> Option<u32> {
         match self {
             Target::Blackhole | Target::Throw | Target::Multipath(_) => None,
@@ -126,7 +126,7 @@ impl Target {
 }
 
 impl Entry {
-    /// The kernel turns metric 0 of an IPv6 route into this.
+    /// The kernel replaces metric 0 of an IPv6 route with this value.
     const IPV6_DEFAULT_METRIC: u32 = 1024;
 
     pub fn new(key: impl Into<RouteKey>, metric: u32, protocol: u8, target: Target) -> Entry {
@@ -150,20 +150,20 @@ impl Entry {
         self.key.destination
     }
 
-    /// Whether the kernel lets only one of the two exist unless asked to append.
+    /// Whether both routes have the same key: the kernel accepts only one of them unless it is asked to append.
     pub fn same_place(&self, other: &Entry) -> bool {
         self.key == other.key && self.metric == other.metric
     }
 }
 
-/// A rule of policy routing, and who wrote it.
+/// A policy routing rule, and the protocol that identifies its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RuleEntry {
     pub rule: RoutingRule,
     pub protocol: u8,
 }
 
-/// A permanent neighbour entry's key.
+/// Key of a permanent neighbour entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NeighbourKey {
     pub device: u32,
@@ -171,21 +171,22 @@ pub(crate) struct NeighbourKey {
 }
 
 impl NeighbourKey {
-    /// Every key of an interface.
+    /// Returns the range of all keys of an interface.
     pub fn all_of(device: u32) -> std::ops::RangeInclusive<NeighbourKey> {
         let key = |address: IpAddr| NeighbourKey { device, address };
         key(Ipv4Addr::UNSPECIFIED.into())..=key(Ipv6Addr::from_bits(u128::MAX).into())
     }
 }
 
-/// An address that an interface answers for, and who wrote that.
+/// An address for which an interface answers ARP or ND requests, and the protocol that identifies the writer of the
+/// entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProxyEntry {
     pub key: NeighbourKey,
     pub protocol: u8,
 }
 
-/// An entry of a VXLAN device's forwarding database: behind which node a MAC is.
+/// Key of an entry in a VXLAN device's forwarding database, which maps a MAC to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FdbKey {
     pub device: u32,
@@ -193,49 +194,49 @@ pub(crate) struct FdbKey {
 }
 
 impl FdbKey {
-    /// Every key of an interface.
+    /// Returns the range of all keys of an interface.
     pub fn all_of(device: u32) -> std::ops::RangeInclusive<FdbKey> {
         FdbKey { device, mac: [0; 6] }..=FdbKey { device, mac: [0xff; 6] }
     }
 }
 
-/// A bucket of tokens, in bytes and bytes a second.
+/// Parameters of a token bucket filter, in bytes and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenBucket {
     pub rate: u64,
     pub burst: u32,
-    /// How much may wait.
+    /// Maximum number of queued bytes.
     pub limit: u32,
-    /// The rate of bursts, and what may be sent at once.
+    /// Rate of bursts, and the number of bytes that may be sent at once.
     pub peak: Option<(u64, u32)>,
 }
 
 impl TokenBucket {
-    /// Whether the kernel may tell this of the other. It keeps bursts as spans of time, and not exactly; but what may wait
-    /// is more by as much.
+    /// Whether the two are equal apart from rounding by the kernel. The kernel stores bursts as durations, which is
+    /// inexact; they need no comparison because `limit` grows with the burst.
     pub fn is_like(&self, other: &TokenBucket) -> bool {
         let peak = |bucket: &TokenBucket| bucket.peak.map(|(rate, _)| rate);
         (self.rate, self.limit, peak(self)) == (other.rate, other.limit, peak(other))
     }
 }
 
-/// Traffic control of all interfaces, by their index.
+/// Traffic control of all interfaces, by interface index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Qdiscs {
-    /// Those that are ours, at the root.
+    /// Our root qdiscs.
     pub buckets: BTreeMap<u32, TokenBucket>,
-    /// Interfaces where something is done to what arrives, and where it is redirected to.
+    /// Interfaces with an ingress qdisc, and the device to which their packets are redirected.
     pub redirected: BTreeMap<u32, Option<u32>>,
 }
 
-/// Everything one look at the kernel gives.
+/// The complete kernel state that the dataplane reads at once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     pub links: Vec<Link>,
     pub addresses: Vec<(u32, IpNet)>,
     pub routes: Vec<Entry>,
     pub neighbours: Vec<(NeighbourKey, [u8; 6])>,
-    /// Of VXLAN devices.
+    /// Entries of VXLAN devices.
     pub fdb: Vec<(FdbKey, IpAddr)>,
     pub rules: Vec<RuleEntry>,
     pub proxies: Vec<ProxyEntry>,

@@ -1,4 +1,4 @@
-//! WireGuard devices: keys, peers, and what each may send.
+//! Reads and changes WireGuard devices: keys, peers and their allowed IPs.
 
 use super::Refusal;
 use crate::error::Result;
@@ -17,41 +17,42 @@ pub(crate) use nlink::netlink::genl::wireguard::PrivateKey;
 
 type Outcome<T = ()> = std::result::Result<T, Refusal>;
 
-/// A device as the kernel has it.
+/// State of a device in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WireguardState {
     pub private_key: Option<PrivateKey>,
     pub public_key: Option<PublicKey>,
     pub port: u16,
     pub mark: u32,
-    /// By their keys.
+    /// Peers by public key.
     pub peers: BTreeMap<[u8; 32], PeerState>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PeerState {
     pub endpoint: Option<SocketAddr>,
-    /// In seconds; 0 is never.
+    /// In seconds; 0 disables keepalives.
     pub keepalive: u16,
     pub allowed: BTreeSet<IpNet>,
 }
 
-/// What is to be changed of a device.
+/// A change to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WireguardChange {
     pub private_key: Option<PrivateKey>,
     pub port: Option<u16>,
     pub mark: Option<u32>,
-    /// Peers that come, or have changed. What they are allowed is added to what they are.
+    /// New and changed peers. Their allowed IPs are added to the existing ones.
     pub set: BTreeMap<[u8; 32], PeerState>,
-    /// Those among them that are new.
+    /// The peers in `set` that are new.
     pub new: BTreeSet<[u8; 32]>,
-    /// Peers that are allowed too much; only this stays.
+    /// Peers with too many allowed IPs, each with the complete list that replaces theirs.
     pub narrowed: BTreeMap<[u8; 32], BTreeSet<IpNet>>,
     pub removed: BTreeSet<[u8; 32]>,
 }
 
-/// A connection for requests about WireGuard. Made when it is first needed: only then does the kernel load what answers.
+/// A connection for WireGuard requests. It is opened when it is first needed, because opening it makes the kernel load
+/// the WireGuard module.
 pub(crate) struct Wireguard {
     connection: Connection<Family>,
 }
@@ -65,7 +66,7 @@ impl Wireguard {
         Ok(state(self.connection.get_device_by_name(device).await?))
     }
 
-    /// What the device has carried, and for whom.
+    /// Returns the traffic counters of a device and its peers.
     pub async fn traffic(&self, device: &str) -> Outcome<WireguardTraffic> {
         Ok(traffic(device, self.connection.get_device_by_name(device).await?))
     }
@@ -82,8 +83,8 @@ impl Wireguard {
                 builder = builder.fwmark(mark);
             }
             let peers = change.set.iter().map(|(key, peer)| {
-                // The first keepalive is sent at once, and with it the handshake: nobody waits for the first packet,
-                // and who has got another key is heard again.
+                // A keepalive is sent immediately when it is enabled and starts the handshake. So the first packet need
+                // not wait for the handshake, and a peer that has changed its key is reachable again.
                 let greeted = change.new.contains(key) && peer.keepalive == 0;
                 set(*key, peer).persistent_keepalive(if greeted { 1 } else { peer.keepalive })
             });

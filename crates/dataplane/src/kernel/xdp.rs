@@ -1,4 +1,5 @@
-//! XDP programs of interfaces: which are attached, and how they go. Messages by hand: `nlink` knows none of this.
+//! Lists and detaches the XDP programs of interfaces. The messages are encoded here because `nlink` does not support
+//! them.
 
 use crate::error::{Error, Result};
 use crate::netlink::{self, ACKNOWLEDGE, Attributes, DUMP, Request, attributes};
@@ -12,10 +13,10 @@ const NAME: u16 = 3;
 const XDP: u16 = 43;
 const XDP_FD: u16 = 1;
 const XDP_FLAGS: u16 = 3;
-/// The ways in which a program can be attached: where its number is told, and the flag that means this way.
+/// Attach modes: the attribute that holds the program id, and the flag that selects the mode.
 const MODES: [(u16, u32); 3] = [(5, 1 << 2), (6, 1 << 1), (7, 1 << 3)];
 
-/// A program on an interface.
+/// A program attached to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AttachedProgram {
     index: i32,
@@ -24,7 +25,7 @@ pub(crate) struct AttachedProgram {
     flag: u32,
 }
 
-/// A socket for them.
+/// A socket for XDP requests.
 pub(crate) struct XdpPrograms {
     socket: NetlinkSocket,
 }
@@ -34,7 +35,7 @@ impl XdpPrograms {
         Ok(XdpPrograms { socket: netns.route_socket()? })
     }
 
-    /// Of all interfaces.
+    /// Returns the programs of all interfaces.
     pub async fn attached(&self) -> Result<Vec<AttachedProgram>> {
         let mut all = Vec::new();
         let refused =
@@ -45,7 +46,7 @@ impl XdpPrograms {
         }
     }
 
-    /// Why the kernel refuses, if it does.
+    /// Detaches a program. Returns the errno if the kernel rejects the request.
     pub async fn detach(&self, attached: &AttachedProgram) -> Result<Option<Errno>> {
         const NOTHING: i32 = -1;
         let nothing = Attributes::default()
@@ -63,7 +64,7 @@ impl XdpPrograms {
         attributes: Attributes,
         mut answer: impl FnMut(&[u8]),
     ) -> Result<Option<Errno>> {
-        // Family and type, then the interface, then flags that stay as they are.
+        // `struct ifinfomsg`: family and type, then the interface index, then flags that remain unchanged.
         let mut head = [0; 16];
         head[4..8].copy_from_slice(&index.to_ne_bytes());
         let request = Request { kind, flags, head: &head, attributes };
@@ -72,7 +73,7 @@ impl XdpPrograms {
     }
 }
 
-/// The programs of one interface.
+/// Decodes the programs of one interface.
 fn read(body: &[u8]) -> Vec<AttachedProgram> {
     let number = |bytes: &[u8]| bytes.get(..4)?.try_into().ok().map(u32::from_ne_bytes);
     let index = body.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(i32::from_ne_bytes);

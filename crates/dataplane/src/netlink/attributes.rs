@@ -1,6 +1,6 @@
-//! Netlink attributes, written one after the other.
+//! Encodes and decodes netlink attributes.
 
-/// Length of an attribute's header, and what attributes are aligned to.
+/// Length of an attribute's header, and the alignment of attributes.
 const HEADER: usize = 4;
 const NESTED: u16 = 0x8000;
 
@@ -29,7 +29,7 @@ impl Attributes {
     }
 
     fn push(&mut self, kind: u16, value: &[u8]) {
-        // Nothing longer than this is ever written: lists of elements are cut before, names are checked.
+        // No value exceeds this length: lists of elements are split by the caller, names are validated.
         let length = u16::try_from(value.len() + HEADER).unwrap_or(u16::MAX);
         self.0.extend_from_slice(&length.to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -46,7 +46,7 @@ impl Attributes {
     }
 }
 
-/// The attributes of a message or a nest: kind and value.
+/// Iterates over the attributes of a message or a nest as pairs of type and value.
 pub(crate) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

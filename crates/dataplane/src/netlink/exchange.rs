@@ -1,4 +1,4 @@
-//! A question to the kernel and its answers.
+//! Sends a request to the kernel and receives its responses.
 
 use super::{Attributes, Frame, frames};
 use nix::errno::Errno;
@@ -13,9 +13,9 @@ const DONE: u16 = 3;
 
 pub(crate) struct Request<'a> {
     pub kind: u16,
-    /// `ACKNOWLEDGE` or `DUMP`: without either nobody says when the answer is complete.
+    /// `ACKNOWLEDGE` or `DUMP`: without either, the end of the response cannot be detected.
     pub flags: u16,
-    /// What the protocol has before attributes.
+    /// The protocol header that precedes the attributes.
     pub head: &'a [u8],
     pub attributes: Attributes,
 }
@@ -36,7 +36,7 @@ impl Request<'_> {
     }
 }
 
-/// Hands on what the kernel answers. Why it refuses, if it does.
+/// Sends a request and passes each response frame to `answer`. Returns the errno if the kernel rejects the request.
 pub(crate) async fn exchange(
     socket: &NetlinkSocket,
     request: Request<'_>,
@@ -46,7 +46,7 @@ pub(crate) async fn exchange(
     answers(socket, &request.into_bytes(sequence), sequence, answer).await
 }
 
-/// The same with a message that is complete.
+/// Like [`exchange`], for a complete message with its sequence number.
 pub(crate) async fn answers(
     socket: &NetlinkSocket,
     message: &[u8],

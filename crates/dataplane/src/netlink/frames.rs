@@ -1,4 +1,4 @@
-//! The messages in what was received.
+//! Splits received data into netlink messages.
 
 /// One netlink message.
 pub(crate) struct Frame<'d> {
@@ -8,7 +8,7 @@ pub(crate) struct Frame<'d> {
 }
 
 impl<'d> Frame<'d> {
-    /// Behind the netfilter header.
+    /// Returns the attributes behind the netfilter header.
     pub fn attributes(&self) -> Option<&'d [u8]> {
         self.body.get(4..)
     }

@@ -1,4 +1,4 @@
-//! Netlink by hand, for what `nlink` knows nothing of: attributes, messages, and questions with their answers.
+//! Low-level netlink for requests that `nlink` does not support: attributes, frames, and requests with their responses.
 
 pub(crate) mod attributes;
 mod exchange;
