@@ -1,4 +1,4 @@
-//! Whether a workload is still wired as it was: what is missing or wrong, in words.
+//! Verifies that a workload is still connected as requested, and describes each deviation (CNI CHECK).
 
 use super::{Attach, GATEWAY_V4, HOST_MAC, link, setup};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use nlink::netlink::messages::{LinkMessage, RouteMessage};
 use nlink::{Connection, Route};
 use std::net::IpAddr;
 
-/// Looks at both ends. An error of the look itself counts as something wrong.
+/// Checks both ends of the veth pair. An error during the check is reported as a deviation.
 pub async fn check(host: &Netns, request: &Attach) -> std::result::Result<(), Vec<String>> {
     let mut wrong = Vec::new();
     match Netns::open(&request.netns) {

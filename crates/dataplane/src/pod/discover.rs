@@ -1,5 +1,5 @@
-//! Finds workloads that another program has wired: the host's end by its name, the other end in the named namespaces of
-//! container runtimes. Reads the kernel and changes nothing.
+//! Finds workloads that another program has connected: the host end by its name, the container end in the named
+//! namespaces of container runtimes. Reads the kernel and changes nothing.
 
 use super::{HOST_MAC, link};
 use crate::error::{Error, Result};
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 const NAMESPACE_DIRS: [&str; 4] =
     ["/run/netns", "/var/run/netns", "/run/docker/netns", "/var/run/docker/netns"];
 
-/// `NETNSA_NSID_NOT_ASSIGNED`: no interface of the host leads there. Another host on the same machine, as in a lab, may have
-/// workloads with the same indices and addresses.
+/// `NETNSA_NSID_NOT_ASSIGNED`: no interface of the host has its peer in the namespace. It belongs to another host on
+/// the same machine, as in a lab, whose workloads may have the same interface indexes and addresses.
 const UNRELATED_NAMESPACE: u32 = u32::MAX;
 
-/// A workload as the datastore describes it.
+/// Search criteria: a workload as the datastore describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSearch {
     pub host_interface: String,
@@ -30,12 +30,12 @@ pub struct PodSearch {
 /// A workload whose host end is a veth of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveredPod {
-    /// The namespace that has the other end and the addresses; none if no runtime has named it.
+    /// The namespace that has the container end and the addresses; `None` if no runtime has named it.
     pub netns: Option<PathBuf>,
-    /// Of the other end, if it was found.
+    /// MAC of the container end, if that was found.
     pub mac: Option<[u8; 6]>,
     pub mtu: u32,
-    /// The host's end has the MAC that the plugins of Calico, and ours, give it.
+    /// Whether the host end has the MAC that the CNI plugins of Calico and Tortie assign.
     pub has_host_mac: bool,
 }
 
@@ -76,14 +76,14 @@ pub async fn discover(host: &Netns, searches: &[PodSearch]) -> Result<Vec<Option
     Ok(found)
 }
 
-/// Whether a namespace has the other end of the host's interface, with these addresses.
+/// Whether a namespace contains the container end of the host interface, with these addresses.
 pub async fn is_wired(host: &Netns, netns: &Path, search: &PodSearch) -> Result<bool> {
     let outside = host.rtnetlink()?;
     let Some(far) = link::find(&outside, &search.host_interface).await? else { return Ok(false) };
     Ok(!pods_inside(&outside, netns, std::slice::from_ref(search), &[(0, &far)]).await?.is_empty())
 }
 
-/// Whether a namespace has an interface of this name already. One that is gone has none.
+/// Whether a namespace already has an interface of this name; false if the namespace no longer exists.
 pub async fn has_interface(netns: &Path, name: &str) -> Result<bool> {
     match Netns::open(netns) {
         Ok(container) => Ok(link::find(&container.rtnetlink()?, name).await?.is_some()),
@@ -92,7 +92,8 @@ pub async fn has_interface(netns: &Path, name: &str) -> Result<bool> {
     }
 }
 
-/// The interfaces of the host have been read before: that gives an id to the namespace of each other end.
+/// Finds the searched workloads in one namespace. The caller must have listed the host's interfaces before: that makes
+/// the kernel assign an id to the namespace of each peer.
 async fn pods_inside(
     outside: &Connection<Route>,
     path: &Path,
@@ -115,7 +116,7 @@ async fn pods_inside(
                 && far.link() == Some(near.ifindex())
         };
         let Some(near) = links.iter().find(is_other_end) else { continue };
-        // Indices are unique within one namespace only: the addresses show that it is the same workload.
+        // Indexes are unique only within one namespace: the addresses prove that it is the same workload.
         if present.is_none() {
             let listed = inside.get_addresses().await;
             present = Some(listed.map_err(|error| Error::kernel("list of addresses", &error))?);
@@ -145,7 +146,7 @@ async fn links(connection: &Connection<Route>) -> Result<Vec<LinkMessage>> {
 }
 
 fn namespaces() -> Vec<PathBuf> {
-    // `/var/run` is usually a link to `/run`.
+    // `/var/run` is usually a symlink to `/run`.
     let dirs: BTreeSet<PathBuf> =
         NAMESPACE_DIRS.iter().filter_map(|dir| std::fs::canonicalize(dir).ok()).collect();
     let entries = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();

@@ -1,4 +1,4 @@
-//! The veth pair itself.
+//! Creates, finds and removes the veth pair of a workload.
 
 use super::{Attach, HOST_MAC};
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
-/// How long another program may keep changing the host end's MAC before we give up.
+/// Limits how long another program may keep changing the host end's MAC before the attach fails.
 const MAC_ATTEMPTS: usize = 50;
 const MAC_PAUSE: Duration = Duration::from_millis(100);
 const GONE_ATTEMPTS: usize = 50;
@@ -20,7 +20,7 @@ const GONE_PAUSE: Duration = Duration::from_millis(10);
 const RUNNING_ATTEMPTS: usize = 1000;
 const RUNNING_PAUSE: Duration = Duration::from_millis(2);
 
-/// A veth pair whose near end has a number of queues.
+/// A veth pair with a given number of queues on its container end.
 struct Pair {
     veth: VethLink,
     queues: u32,
@@ -67,7 +67,7 @@ pub(super) async fn require(connection: &Connection<Route>, name: &str) -> Resul
     })
 }
 
-/// Makes the pair from inside the namespace, the other end directly in the host's.
+/// Creates the pair from inside the container namespace, with the host end directly in the host's namespace.
 pub(super) async fn create(host: &Netns, inside: &Connection<Route>, request: &Attach) -> Result<()> {
     let mut veth = VethLink::new(&request.container_interface, &request.host_interface)
         .peer_netns_fd(host.handle())
@@ -82,7 +82,7 @@ pub(super) async fn create(host: &Netns, inside: &Connection<Route>, request: &A
     host.make(KernelObject::interface(&request.host_interface), pair).await
 }
 
-/// Removes an interface if it is there; refuses one that is no end of a pair, as nobody here can have made it.
+/// Removes an interface if it exists. Returns an error if it is not a veth, as this module cannot have created it.
 pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> Result<()> {
     let Some(link) = find(connection, name).await? else { return Ok(()) };
     if link.kind() != Some("veth") {
@@ -98,8 +98,8 @@ pub(super) async fn remove_veth(connection: &Connection<Route>, name: &str) -> R
     }
 }
 
-/// Removes a pair by its inner end if both ends are what they are said to be. An inner end that leads elsewhere is
-/// another network's.
+/// Removes a pair by its container end if both ends are peers of each other. A container end with another peer belongs
+/// to another network.
 pub(super) async fn remove_pair(
     inside: &Connection<Route>,
     inner: &str,
@@ -115,8 +115,9 @@ pub(super) async fn remove_pair(
     }
 }
 
-/// The kernel reports an interface as running a moment after both ends are up. Whoever programs the workload next
-/// should find it so; one that takes longer than this is noticed by its event.
+/// Waits until the interface is running. The kernel reports that a moment after both ends are up, and the engine that
+/// programs the workload next should find it so. If it takes longer than the limit, the engine learns of it by a link
+/// event.
 pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) -> Result<()> {
     for _ in 0..RUNNING_ATTEMPTS {
         if require(outside, name).await?.is_running() {
@@ -124,11 +125,11 @@ pub(super) async fn wait_until_running(outside: &Connection<Route>, name: &str) 
         }
         tokio::time::sleep(RUNNING_PAUSE).await;
     }
-    tracing::warn!(interface = name, "up, but not running yet");
+    tracing::warn!(interface = name, "interface is up but not running yet");
     Ok(())
 }
 
-/// Gives the kernel time to finish with an interface; one that stays belongs to somebody else.
+/// Waits until the kernel has removed an interface. An interface that remains belongs to another sandbox.
 pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> Result<()> {
     for _ in 0..GONE_ATTEMPTS {
         if find(outside, name).await?.is_none() {
@@ -136,11 +137,11 @@ pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> 
         }
         tokio::time::sleep(GONE_PAUSE).await;
     }
-    tracing::info!(interface = name, "left alone: its sandbox is gone, so it is another one's");
+    tracing::info!(interface = name, "interface is kept: its sandbox is gone, so it belongs to another one");
     Ok(())
 }
 
-/// Makes sure the host end has its MAC: a device manager may have given it another one in the meantime.
+/// Ensures that the host end has its MAC: a device manager such as udev may have changed it in the meantime.
 pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> Result<u32> {
     for _ in 0..MAC_ATTEMPTS {
         let link = require(outside, name).await?;
@@ -148,7 +149,7 @@ pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> 
             return Ok(link.ifindex());
         }
         if let Err(error) = outside.set_link_address_by_index(link.ifindex(), HOST_MAC).await {
-            tracing::warn!(%error, interface = name, "keeps the MAC it has");
+            tracing::warn!(%error, interface = name, "cannot set the MAC of the host end of a workload interface");
             return Ok(link.ifindex());
         }
         tokio::time::sleep(MAC_PAUSE).await;

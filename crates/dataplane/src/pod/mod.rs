@@ -1,6 +1,7 @@
-//! Connecting a workload's network namespace to the host: a veth pair, the way out of the namespace and back.
+//! Connects a workload's network namespace to the host: creates the veth pair, and the addresses and routes inside the
+//! namespace.
 //!
-//! The route from the host to the workload is not made here: it belongs to the plan, and the dataplane programs it.
+//! The host's route to the workload is not created here: it is part of the plan, and the engine programs it.
 
 mod check;
 mod discover;
@@ -20,35 +21,35 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// The next hop of every IPv4 workload. Configured nowhere: the host answers for it by proxy ARP.
+/// Next hop of every IPv4 workload. No interface has this address: the host answers for it by proxy ARP.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// The next hop of every IPv6 workload: what the host end's MAC makes of `fe80::/64`.
+/// Next hop of every IPv6 workload: the link-local address derived from the host end's MAC.
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
-/// The MAC of every host end.
+/// MAC of every host end.
 const HOST_MAC: [u8; 6] = [0xee; 6];
 const DETACH_LIMIT: Duration = Duration::from_secs(20);
 
-/// What to wire, and how.
+/// Request to connect a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
     pub netns: PathBuf,
-    /// The interface inside, `eth0`.
+    /// Interface inside the namespace, such as `eth0`.
     pub container_interface: String,
-    /// The host's end, `cali...`.
+    /// Host end of the pair, `cali...`.
     pub host_interface: String,
     pub addresses: Vec<IpAddr>,
-    /// What the workload reaches through its host; nothing given means everything.
+    /// Destinations that the workload reaches through its host; empty means all.
     pub routes: Vec<IpNet>,
     pub mtu: Option<u32>,
-    /// The workload's MAC; otherwise the kernel makes one up.
+    /// MAC of the workload; the kernel generates one if it is `None`.
     pub mac: Option<[u8; 6]>,
-    /// Transmit and receive queues; 0 leaves it to the kernel.
+    /// Number of transmit and receive queues; 0 leaves it to the kernel.
     pub queues: u32,
     /// Whether the workload may forward packets itself.
     pub allow_ip_forwarding: bool,
 }
 
-/// What the kernel made of it.
+/// The resulting attributes of the container end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
     pub mac: [u8; 6],
@@ -64,7 +65,7 @@ impl Attach {
         self.addresses.iter().any(IpAddr::is_ipv6)
     }
 
-    /// The routes to make, of the families that the workload has.
+    /// Returns the routes to create, for the address families of the workload.
     fn effective_routes(&self) -> Vec<IpNet> {
         let everywhere = [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())];
         let routes = if self.routes.is_empty() { &everywhere[..] } else { &self.routes[..] };
@@ -102,18 +103,18 @@ fn interface_name(field: &'static str, name: &str) -> Result<()> {
     Err(Error::Invalid { field, reason: format!("{name:?} is not an interface name (1 to 15 characters)") })
 }
 
-/// How many namespaces are worked on at a time: the kernel has one lock for most of it.
+/// Limits the number of namespaces processed concurrently: the kernel serialises most of this work with one lock.
 static ROOM: Semaphore = Semaphore::const_new(8);
 
-/// The kernel makes and removes interfaces while the request for it waits, for milliseconds, and several in hardly more
-/// time than one. So this is done where no other task waits for the thread. Needs a runtime with several threads.
+/// Runs work where no other task waits for the thread. The kernel blocks requests that create or remove interfaces for
+/// milliseconds, and processes several in hardly more time than one. Needs a multi-threaded runtime.
 async fn aside<T>(work: impl Future<Output = T>) -> T {
-    // Never closed.
+    // Cannot fail: the semaphore is never closed.
     let _place = ROOM.acquire().await;
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
 }
 
-/// Wires a namespace. When something fails in the middle, what was made is removed again.
+/// Connects a namespace. If a step fails, everything created before it is removed.
 pub async fn attach(host: &Netns, request: &Attach) -> Result<Attached> {
     request.validate()?;
     aside(wire(host, request)).await
@@ -128,7 +129,7 @@ async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
             reason: format!("already exists in {}; is the workload wired already?", request.netns.display()),
         });
     }
-    // Left by a sandbox that is gone; its name is ours to use.
+    // A leftover of a removed sandbox: the name may be reused.
     link::remove_veth(&outside, &request.host_interface).await?;
     link::create(host, &inside, request).await?;
     match setup::set_up(host, &container, &outside, &inside, request).await {
@@ -140,19 +141,20 @@ async fn wire(host: &Netns, request: &Attach) -> Result<Attached> {
     }
 }
 
-/// Removes the pair by whichever end still answers.
+/// Removes the pair through either end that still exists.
 async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: &Attach) {
     for (connection, name) in [(outside, &request.host_interface), (inside, &request.container_interface)] {
         if let Err(error) = link::remove_veth(connection, name).await {
-            tracing::warn!(%error, interface = name, "left behind by a failed attach");
+            tracing::warn!(%error, interface = name, "cannot remove an interface of a failed attach");
         }
     }
 }
 
-/// Removes a workload's interface, whoever made it. Fine when nothing is left to remove.
+/// Removes a workload's interface, whichever program created it. Succeeds if nothing is left to remove.
 ///
-/// The host's end goes with the other end, so it is removed by its name only where no namespace is given. The name alone
-/// proves nothing: a new sandbox of the same workload may own it by the time the old one is detached.
+/// The host end disappears together with the container end, so it is removed by its name only if no namespace is given.
+/// The name alone does not identify it: a new sandbox of the same workload may own it by the time the old one is
+/// detached.
 pub async fn detach<'a>(
     host: &Netns,
     netns: Option<&Path>,
@@ -171,8 +173,8 @@ pub async fn detach<'a>(
     in_time(container_interface, work).await
 }
 
-/// Undoes an [`attach`] as far as it came: only the pair it would have made. An interface of the same name that was
-/// there before, of another network, stays.
+/// Reverts an [`attach`], complete or not: removes only the pair that it would have created. An interface of the same
+/// name that existed before and belongs to another network stays.
 pub async fn undo_attach(
     host: &Netns,
     netns: &Path,
@@ -191,7 +193,7 @@ pub async fn undo_attach(
     in_time(container_interface, work).await
 }
 
-/// The kernel takes a pair away together with its namespace, a moment later.
+/// Handles a failure to open the namespace. The kernel removes a pair a moment after its namespace is gone.
 async fn gone(host: &Netns, error: Error, host_interface: Option<&str>) -> Result<()> {
     match (error, host_interface) {
         (Error::NamespaceGone { .. }, Some(name)) => link::wait_until_gone(&host.rtnetlink()?, name).await,

@@ -1,4 +1,4 @@
-//! Everything between a bare veth pair and a workload that can speak: settings, routes, addresses.
+//! Configures a new veth pair: sysctls, routes, neighbours and addresses.
 
 use super::{Attach, Attached, GATEWAY_V4, GATEWAY_V6, HOST_MAC, link};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ pub(super) async fn set_up(
 ) -> Result<Attached> {
     let host_index = link::settle_host_mac(outside, &request.host_interface).await?;
     let index = link::require(inside, &request.container_interface).await?.ifindex();
-    // Before the links go up: no duplicate address detection, and IPv6 where the runtime had switched it off.
+    // Before the links are up: disables duplicate address detection, and enables IPv6 if the runtime had disabled it.
     sysctl::write(container, container_settings(request)).await?;
     sysctl::write(host, host_settings(request)).await?;
     for (connection, index, name) in
@@ -35,7 +35,7 @@ pub(super) async fn set_up(
     {
         host.make(KernelObject::interface(name), connection.set_link_up_by_index(index)).await?;
     }
-    // Routes before addresses, so that nothing is ever sent the wrong way.
+    // Routes before addresses, so that no packet takes a wrong path.
     routes(container, outside, inside, host_index, index, request).await?;
     for address in &request.addresses {
         let interface = request.container_interface.clone();
@@ -120,7 +120,8 @@ async fn routes(
         GATEWAY_V6
     };
     if request.has_v6() {
-        // Known for good: the workload need not ask, and its questions from link-local addresses may be refused.
+        // Permanent entry: the workload need not resolve the gateway, and its neighbour solicitations from link-local
+        // addresses may be dropped.
         let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
         let gateway = Neighbor::with_index(index, gateway_v6.into()).lladdr(host_mac.unwrap_or(HOST_MAC));
         let interface = request.container_interface.clone();
@@ -145,7 +146,8 @@ async fn routes(
     Ok(())
 }
 
-/// The host end's link-local address. A host that makes other ones than its MAC says gets a second chance.
+/// Returns the host end's link-local address. If the host does not derive it from the MAC, the link is set down and up
+/// once to make the kernel generate it again.
 async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) -> Result<Ipv6Addr> {
     let mut found = None;
     for attempt in 0..GATEWAY_ATTEMPTS {
