@@ -1,5 +1,6 @@
-//! What policy has allowed gets a mark, behind all that is asked and before others filter: an `accept` of ours ends a chain
-//! of ours alone, so it is by the mark that chains of others know what is not theirs to drop.
+//! Marks packets that policy has allowed, after all policy chains and before the filter chains of other programs. An
+//! `accept` in our chain ends only that chain; the mark lets rules in foreign chains recognise packets that they must
+//! not drop.
 
 use super::super::rule::{Action, Field, Match, Rule, Test, state};
 use super::super::table::{Hook, Point};
@@ -8,26 +9,26 @@ use super::metadata;
 use std::ops::Range;
 use tortie_plan::{AllowAction, EndpointToHost};
 
-/// Where the questions of policy begin: all of them are answered before others filter.
+/// Priority of the first policy chain: all policy is evaluated before other programs filter.
 pub(crate) const POLICY: i32 = FILTER - 10;
-/// Behind the last of them.
+/// Priority behind the last policy chain.
 const MARK: i32 = FILTER - 5;
-/// The tables of mandatory access control, which nobody overrules, begin here.
+/// Priority of the security tables for mandatory access control, whose verdicts we never override.
 const SECURITY: i32 = 50;
 const TRANSLATE: i32 = -100;
 
-/// A place where packets that policy has allowed have the mark, and where the chains of others may stand that see it.
+/// A hook at which packets that policy has allowed carry the mark, and the priorities of foreign chains that see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allowed {
     pub point: Point,
-    /// Of chains that come behind ours.
+    /// Priorities of chains that run after ours.
     pub priorities: Range<i32>,
     /// The mark.
     pub bits: u32,
 }
 
 impl Entry<'_> {
-    /// The chains that mark: name, where the kernel enters them, rules.
+    /// Returns the chains that set the mark: name, hook, rules.
     pub(super) fn marking(&self) -> Vec<(&'static str, Hook, Vec<Rule>)> {
         if self.settings.policy.filter_allow == AllowAction::Return {
             return Vec::new();
@@ -41,7 +42,7 @@ impl Entry<'_> {
         marking.map(|(name, point, rules)| (name, Hook::filter(point, MARK), rules)).collect()
     }
 
-    /// Where marks are to be seen.
+    /// Returns the hooks and priorities at which packets carry the mark.
     pub(super) fn allowed(&self) -> Vec<Allowed> {
         let bits = self.accepted_bit();
         let filtered = self.marking().into_iter();
@@ -54,7 +55,7 @@ impl Entry<'_> {
         allowed
     }
 
-    /// A mark that somebody else has set is none. Where host endpoints mark packets early, that is seen to before.
+    /// Clears a mark that another program has set. If host endpoints mark packets early, it is cleared before that.
     fn begin(&self) -> Vec<Rule> {
         let early = self.hooks.may_accept_early();
         let clear = (!early).then(|| Rule::new(Vec::new(), vec![Action::ClearMark(self.accepted_bit())]));
@@ -78,7 +79,8 @@ impl Entry<'_> {
         rules
     }
 
-    /// What workloads send to the host. Unless the host is open to them, its own rules judge what begins.
+    /// Returns the rules for packets from workloads to the host. Unless the setting accepts them, the host's own rules
+    /// decide about new connections.
     pub(super) fn workload_allowed(&self) -> Vec<Rule> {
         if self.settings.policy.endpoint_to_host == EndpointToHost::Accept {
             return vec![Rule::new(Vec::new(), vec![self.allow()])];
@@ -89,7 +91,8 @@ impl Entry<'_> {
         std::iter::once(Rule::new(vec![known], vec![self.allow()])).chain(further).collect()
     }
 
-    /// What the host sends. Nobody asks what it sends to workloads, and what has a rewritten destination is asked later.
+    /// Returns the rules for packets that the host sends. Packets to workloads are not subject to policy, and packets
+    /// with a rewritten destination are evaluated later.
     fn output_allowed(&self) -> Vec<Rule> {
         let tunnels = self.tunnels.output().into_iter().map(|rule| self.allowing(rule));
         let allowed: Vec<Rule> = tunnels.chain(self.at_host_endpoints(Field::OutInterface)).collect();
@@ -108,7 +111,7 @@ impl Entry<'_> {
         Action::SetMark(self.accepted_bit())
     }
 
-    /// The same packets, marked.
+    /// Returns a rule that marks the packets which the given rule matches.
     fn allowing(&self, rule: Rule) -> Rule {
         Rule { actions: vec![self.allow()], ..rule }
     }

@@ -1,5 +1,5 @@
-//! The table of the ARP family: a workload claims its own addresses alone, so it cannot fill the host's neighbour table
-//! or take another's place in it.
+//! Renders the table of the ARP family: a workload may claim only its own addresses, so that it can neither fill the
+//! host's neighbour table nor impersonate another workload.
 
 use super::super::rule::{Action, Field, Match, Rule};
 use super::super::table::{Chain, Hook, Point};
@@ -18,7 +18,8 @@ pub(crate) fn chains(workloads: &Workloads<'_>) -> BTreeMap<String, Chain> {
         Rule::new(vec![probe], vec![Action::Accept]).says("asks whether an address is free"),
         Rule::new(Vec::new(), drop.clone()).says("not an address of the workload"),
     ];
-    // Answering for everything, the host would tell a workload that its own address is taken.
+    // The host answers by proxy ARP for every address; without this rule a workload would find its own address already
+    // in use.
     let answers = vec![Rule::new(vec![own(Field::OutInterface)], drop).says("the workload's own address")];
     let hook = |point| Some(Hook::filter(point, PRIORITY));
     BTreeMap::from([

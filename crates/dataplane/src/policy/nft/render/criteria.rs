@@ -1,6 +1,6 @@
-//! What a rule of a policy asks of a packet, as lists of matches: the kernel knows "and" within a rule and "or" only as
-//! several rules, so a rule of ours becomes as many of the kernel's as it has alternatives. A packet that matches one of
-//! them is done with the chain, but for Log: there no packet matches two.
+//! Converts the criteria of a policy rule into lists of matches. A kernel rule can only express a conjunction, so a
+//! policy rule becomes one kernel rule for each alternative. A packet that matches one of them leaves the chain, except
+//! for Log rules: their alternatives exclude each other, so that no packet is logged twice.
 
 use super::super::ranges;
 use super::super::rule::{Family, Field, Match, Test};
@@ -10,10 +10,10 @@ use tortie_plan::{Action, Icmp, IpVersion, Rule, SetId, SetKind, Side};
 
 const WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
-/// All of these together.
+/// Conjunction of matches.
 type All = Vec<Match>;
 
-/// The alternatives in which a packet can match: each is a rule of the kernel.
+/// Returns the alternatives in which a packet can match; each becomes a kernel rule.
 pub(super) fn alternatives(rule: &Rule, sets: &Sets) -> Vec<All> {
     if is_of_any_family(rule) {
         return of_family(rule, None, sets);
@@ -21,7 +21,7 @@ pub(super) fn alternatives(rule: &Rule, sets: &Sets) -> Vec<All> {
     Family::BOTH.into_iter().flat_map(|family| of_family(rule, Some(family), sets)).collect()
 }
 
-/// Nothing in it reads different in IPv4 and IPv6.
+/// Whether the criteria are the same for IPv4 and IPv6.
 fn is_of_any_family(rule: &Rule) -> bool {
     let plain = |side: &Side| {
         side.nets.is_empty()
@@ -48,7 +48,7 @@ fn of_family(rule: &Rule, family: Option<Family>, sets: &Sets) -> Vec<All> {
     if rule.ip_version.is_some() && rule.ip_version == other {
         return Vec::new();
     }
-    // Asking for a type of ICMP is asking for ICMP.
+    // A match on an ICMP type implies the protocol ICMP.
     let icmp = family.filter(|_| rule.icmp.is_some() || rule.not_icmp.is_some()).map(Family::icmp);
     if icmp.is_some() && rule.protocol.is_some() && rule.protocol != icmp {
         return Vec::new();
@@ -76,7 +76,7 @@ struct Alternatives<'r> {
     sets: &'r Sets,
     rule: &'r Rule,
     family: Option<Family>,
-    /// The only one that can match.
+    /// The only protocol that can match.
     protocol: Option<u8>,
     found: Vec<All>,
 }
@@ -90,7 +90,7 @@ impl Alternatives<'_> {
         self.found.clear();
     }
 
-    /// One of these.
+    /// Requires one of these alternatives.
     fn either(&mut self, alternatives: &[All]) {
         let found = std::mem::take(&mut self.found);
         let both = |all: &All, alternative: &All| all.iter().chain(alternative).cloned().collect();
@@ -98,7 +98,8 @@ impl Alternatives<'_> {
             found.iter().flat_map(|all| alternatives.iter().map(move |other| both(all, other))).collect();
     }
 
-    /// One of these conditions. They are made to exclude each other where a packet would be logged twice.
+    /// Requires one of these conditions. For Log rules they are made mutually exclusive, as a packet would otherwise be
+    /// logged twice.
     fn any(&mut self, conditions: &[Match]) {
         let exclusive = self.rule.action == Action::Log;
         let alternatives: Vec<All> = conditions
@@ -129,7 +130,7 @@ impl Alternatives<'_> {
         }
     }
 
-    /// Whether packets that can match have ports, if that is known.
+    /// Whether matching packets have ports; `None` if the protocol is not restricted.
     fn has_ports(&self) -> Option<bool> {
         self.protocol.map(|protocol| WITH_PORTS.contains(&protocol))
     }
@@ -160,7 +161,7 @@ impl Alternatives<'_> {
         match known {
             _ if excluded.is_empty() => {}
             Some(true) => excluded.into_iter().for_each(|condition| self.and(condition)),
-            // Has no ports, so none of these.
+            // A packet without ports has none of the excluded ones.
             Some(false) => {}
             None => {
                 let without = vec![has_ports.clone().not()];
@@ -169,7 +170,7 @@ impl Alternatives<'_> {
         }
     }
 
-    /// Lookups in sets of named ports.
+    /// Returns lookups in sets of named ports.
     fn named(&self, ids: &[SetId], port: Field) -> Vec<Match> {
         let Some(family) = self.family else { return Vec::new() };
         let there = ids.iter().filter(|id| self.sets.kind(id) == Some(SetKind::Ports));
@@ -220,7 +221,7 @@ impl Alternatives<'_> {
         }
     }
 
-    /// The kernel's sets that together are a set of nets; none for a set that is not there.
+    /// Returns lookups in the kernel's sets that together represent a set of nets; empty if the set does not exist.
     fn address_lookups(&self, id: &SetId, family: Family, address: Field) -> Vec<Match> {
         if self.sets.kind(id) != Some(SetKind::Nets) {
             return Vec::new();
@@ -233,7 +234,7 @@ impl Alternatives<'_> {
     }
 }
 
-/// Address, protocol and port of one end, in a set of those.
+/// Returns a lookup of the address, protocol and port of one end.
 fn endpoint_lookup(id: &SetId, family: Family, port: Field) -> Match {
     let address = match port {
         Field::SourcePort => Field::Source(family),

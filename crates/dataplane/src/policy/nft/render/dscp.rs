@@ -1,4 +1,4 @@
-//! Code points of differentiated services: who asked for one has it on what leaves all pools.
+//! Sets the DSCP that workloads have requested on packets that leave all IP pools.
 
 use super::super::rule::{Action, Family, Field, Match, Rule};
 use super::super::table::{Chain, Element, Hook, Point, SetType};
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{POOLS, SetId};
 
-/// Chains and sets for sources and the code points that they ask for.
+/// Chains and sets for source addresses with their DSCP values.
 #[derive(Debug, Default)]
 pub(crate) struct Marking {
     pub chains: Vec<(String, Chain)>,
     pub sets: Vec<(String, SetType, BTreeSet<Element>)>,
 }
 
-/// Whether the chains look into a set.
+/// Whether the chains refer to a set.
 pub(crate) fn looks_into(id: &SetId) -> bool {
     &*id.0 == POOLS
 }

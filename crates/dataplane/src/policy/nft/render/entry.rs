@@ -1,6 +1,7 @@
-//! The places where the kernel enters the table.
+//! Renders the base chains of the table.
 //!
-//! Each is one question about a packet; `accept` answers it and the kernel goes on to the next, `drop` ends them all.
+//! Each base chain makes one decision about a packet: `accept` ends that chain and the kernel goes on to the next one,
+//! `drop` ends the evaluation of the packet.
 
 use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, state};
@@ -14,7 +15,7 @@ use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Settings};
 
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
 const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
-/// Destinations were rewritten.
+/// Conntrack status bit `IPS_DST_NAT`: the destination was rewritten.
 pub(super) const DNAT: u32 = 0x20;
 
 const LOOPBACK_V4: &str = "127.0.0.0/8";
@@ -26,8 +27,8 @@ const RAW: i32 = -300;
 pub(super) const MANGLE: i32 = -150;
 pub(super) const FILTER: i32 = 0;
 
-/// The chains that the kernel enters and those they share, and where packets have the mark of what is allowed.
-/// `source_nets` says for which families there is a set of those.
+/// Returns the base chains, the chains that they share, and the hooks at which packets carry the mark of allowed
+/// packets. `source_nets` returns whether a family has a set of source nets.
 pub(crate) fn chains(
     settings: &Settings,
     workloads: Workloads<'_>,
@@ -81,7 +82,7 @@ pub(super) struct Entry<'s> {
 }
 
 impl Entry<'_> {
-    /// What comes from or goes to interfaces of workloads.
+    /// Returns rules that apply the actions to packets from or to workload interfaces.
     pub(super) fn workloads(&self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
         self.workloads.rules(field, comment, actions)
     }
@@ -146,7 +147,8 @@ impl Entry<'_> {
         rules
     }
 
-    /// Destinations of services were rewritten before: who is still addressed to one will not be found there either.
+    /// Denies packets that are still addressed to a service: service destinations are rewritten before this chain, and
+    /// no other node would find one either.
     fn forward_services(&self, ranges: &BTreeSet<IpNet>) -> Vec<Rule> {
         let Some(action) = self.settings.policy.service_loop.filter(|_| !ranges.is_empty()) else {
             return Vec::new();
@@ -168,7 +170,7 @@ impl Entry<'_> {
         rules
     }
 
-    /// The first packets of a connection say how large segments may be. No more than what the way holds.
+    /// Clamps the MSS option of SYN packets to the path MTU.
     fn forward_mss(&self) -> Vec<Rule> {
         const TCP: u8 = 6;
         const SYN: u32 = 2;
@@ -209,7 +211,8 @@ impl Entry<'_> {
         rules
     }
 
-    /// What the host sends to a rewritten destination: only now is it known where it leaves.
+    /// Returns the rules for packets from the host with a rewritten destination: their egress interface is known only
+    /// now.
     fn postrouting(&self) -> Vec<Rule> {
         if self.hooks.output.is_empty() {
             return Vec::new();
@@ -225,7 +228,7 @@ impl Entry<'_> {
             &[Action::Accept],
         ));
         rules.extend(self.accepted());
-        // Untracked as they are, they pass by the question above.
+        // Tunnel packets are untracked, so the check for a rewritten destination above does not cover them.
         rules.extend(self.tunnels.output());
         rules.extend(self.hooks.output.clone());
         rules
@@ -273,8 +276,8 @@ pub(super) fn discovery() -> Rule {
     Rule::new(matches, vec![Action::Accept]).says("neighbour discovery")
 }
 
-/// Addresses of one link are not reached through another hop. Sent back to the link it came from, each would become a
-/// neighbour of the host.
+/// Drops packets to link-local addresses of other hosts, which must not be forwarded. If they were sent back to their
+/// link, each address would become an entry in the host's neighbour table.
 fn not_forwarded() -> Rule {
     const LOCAL: u32 = 2;
     let matches = vec![
@@ -294,13 +297,14 @@ fn within(field: Field, net: &str) -> Match {
     Match::new(field, Test::Within(ranges::of_nets(net.iter(), family)))
 }
 
-/// Only a workload's own addresses, and those routed to it, get past these, and nothing to or from the host's loopback: where `route_localnet` is
-/// set, or a destination is rewritten, it would be delivered.
+/// Returns the rules that restrict the sources of workloads. They accept only a workload's own addresses and those
+/// routed to it, and no packets to or from the host's loopback: those would be delivered if `route_localnet` is set or
+/// if a destination is rewritten.
 fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
     let mut rules = Vec::new();
     for (family, loopback) in [(Family::V4, LOOPBACK_V4), (Family::V6, LOOPBACK_V6)] {
         let mut fields = vec![Field::Destination(family)];
-        // Otherwise no source of that kind gets past the lookups.
+        // Without a set of source nets, the lookups below match no such source.
         if source_nets(family) {
             fields.push(Field::Source(family));
         }
@@ -322,8 +326,8 @@ fn source_rules(source_nets: impl Fn(Family) -> bool) -> Vec<Rule> {
             rules.push(Rule::new(matches, vec![Action::Accept]));
         }
     }
-    // What is routed to the workload by whomever is its own as well. Of a link and of nobody there are no routes that
-    // say whose they are.
+    // Addresses that another program routes to the workload are also valid sources. Link-local addresses and 0.0.0.0/8
+    // are excluded, as no route identifies their owner.
     for (family, without) in [(Family::V4, NOBODY), (Family::V6, LINK_LOCAL)] {
         let matches = vec![
             Match::family(family),

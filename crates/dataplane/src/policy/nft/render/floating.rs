@@ -1,9 +1,10 @@
-//! Floating addresses: connections to one become connections to the workload that it stands for.
+//! Floating addresses: translates connections to a floating address into connections to its workload.
 //!
-//! Only what arrives at the node is translated. What the node itself sends is not, in contrast to Calico: an address in a
-//! pod's annotation must never decide where the daemon, kubelet and others on the host reach the cluster's servers.
-//! As in [`super::nat`], which packets are concerned and what is done to them are different chains. A workload that calls its
-//! own floating address would be answered by itself past the translation, so its source becomes that address.
+//! Only packets that arrive at the node are translated. Packets that the node itself sends are not, in contrast to
+//! Calico: an address in a pod's annotation must never decide where the daemon, kubelet and other programs on the host
+//! reach the cluster's servers. As in [`super::nat`], matching and translating are separate chains. A workload that
+//! connects to its own floating address would receive its replies directly, without the reverse translation, so its
+//! source is translated to that address.
 
 use super::super::rule::{Action, Family, Field, Match, NatEnd, Rule};
 use super::super::table::{Chain, Element, Hook, Point, SetType, join};
@@ -13,20 +14,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::FloatingIp;
 
-/// Before those who translate services.
+/// Before the chains that translate services.
 const PRIORITY: i32 = -110;
 
-/// What the table has of floating addresses.
+/// The chains, sets and rules for floating addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Floating {
     pub chains: Vec<(String, Chain)>,
     pub sets: Vec<(String, SetType, BTreeSet<Element>)>,
-    /// What comes first where sources are translated.
+    /// Rules for the beginning of the chain that translates sources.
     pub outgoing: Vec<Rule>,
 }
 
-/// Of several workloads that share an address the one whose own comes first as text has it; a workload with several calls
-/// itself by the first of them.
+/// Renders all floating addresses. If several workloads share one, it belongs to the workload whose own address sorts
+/// first as text; a workload with several uses the first of them as its source.
 pub(crate) fn render<'f>(all: impl Iterator<Item = &'f FloatingIp>) -> Floating {
     let mut there: Vec<FloatingIp> = all.copied().collect();
     let text = |address: IpAddr| address.to_string();

@@ -1,4 +1,5 @@
-//! Chains of host endpoints, and how packets come to them: a map from interface to chain, and one chain for all others.
+//! Renders the chains of host endpoints and the dispatch to them: a map from interface to chain, and one chain for all
+//! other interfaces.
 
 use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface};
@@ -9,13 +10,13 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{Assignment, Direction, Failsafe, HostEndpoint, Tier};
 
-/// What host endpoints add to the table.
+/// The part of the table that belongs to host endpoints.
 #[derive(Default)]
 pub(crate) struct HostPart {
     pub chains: BTreeMap<String, Chain>,
-    /// From interface to chain.
+    /// Maps from interface to chain.
     pub maps: BTreeMap<String, BTreeSet<Element>>,
-    /// The rules that lead to them; none where there is nothing to ask.
+    /// The rules that jump to the chains; empty for hooks without policy.
     pub hooks: HookRules,
 }
 
@@ -31,17 +32,17 @@ pub(crate) struct HookRules {
     pub covered: Covered,
 }
 
-/// Which interfaces of the host have an endpoint.
+/// The interfaces of the host that have an endpoint.
 #[derive(Default)]
 pub(crate) struct Covered {
-    /// By one of their own.
+    /// Interfaces that have their own endpoint.
     pub interfaces: BTreeSet<Element>,
-    /// By one for all.
+    /// Whether one endpoint covers all interfaces.
     pub everywhere: bool,
 }
 
 impl Covered {
-    /// The ways in which a packet can be at one of them.
+    /// Returns the alternative conditions for a packet at a covered interface.
     pub fn conditions(&self, field: Field) -> Vec<Vec<Match>> {
         match (self.everywhere, self.interfaces.is_empty()) {
             (true, _) => vec![Vec::new()],
@@ -58,7 +59,7 @@ impl HookRules {
     }
 }
 
-/// One question that is asked of packets at an interface of the host.
+/// A policy decision about packets at an interface of the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Question {
     Local(Direction),
@@ -90,7 +91,7 @@ impl Question {
         }
     }
 
-    /// Whether an endpoint has something to say to it.
+    /// Whether an endpoint has policy for this decision.
     fn concerns(self, endpoint: &HostEndpoint) -> bool {
         match self {
             Question::Local(_) | Question::Forward(_) => true,
@@ -140,9 +141,9 @@ struct HostRenderer<'p> {
 }
 
 impl HostRenderer<'_> {
-    /// Draws the chains that answer, and returns the rules that lead to them.
+    /// Renders the chains for one decision, and returns the rules that jump to them.
     fn question(&self, question: Question, part: &mut HostPart) -> Vec<Rule> {
-        // Before connection tracking only endpoints of just one interface act.
+        // Before connection tracking, only endpoints of a single interface apply.
         let everywhere = match question {
             Question::Untracked(_) => None,
             _ => self.assignment.everywhere.as_ref(),
@@ -207,7 +208,7 @@ impl HostRenderer<'_> {
         rules
     }
 
-    /// What no policy closes: by destination port, or by source port what answers it.
+    /// Returns the rules for packets that no policy may deny: by destination port, or by source port for their replies.
     fn failsafes(&self, direction: Direction, replies: bool) -> Vec<Rule> {
         let settings = self.tiers.settings;
         let inbound = (direction == Direction::Ingress) != replies;
@@ -249,7 +250,7 @@ fn chain_name(question: Question, endpoint: &str) -> String {
     names::fitting(format!("{}/", question.map()), endpoint)
 }
 
-/// Lets pass what an earlier stage has accepted.
+/// Accepts packets that an earlier stage has accepted.
 pub(super) fn accepted_early(may: bool, bit: u32) -> Option<Rule> {
     may.then(|| Rule::new(vec![Match::mark(bit)], vec![Action::Accept]).says("accepted before"))
 }

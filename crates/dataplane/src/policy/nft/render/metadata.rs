@@ -1,6 +1,7 @@
-//! The metadata service of OpenStack: its machines ask 169.254.169.254, and the host answers, or knows who does.
+//! The metadata service of OpenStack: virtual machines send requests to 169.254.169.254, which are translated to the
+//! address of the actual service.
 //!
-//! As in [`super::nat`], which packets are concerned and what is done to them are different chains.
+//! As in [`super::nat`], matching and translating are separate chains.
 
 use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test};
@@ -10,10 +11,10 @@ use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_plan::Metadata;
 
-/// Where machines look for it.
+/// Address that virtual machines use for the service.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 const PORT: u16 = 80;
-/// Before those who translate services.
+/// Before the chains that translate services.
 const PRIORITY: i32 = -110;
 const DNAT: &str = "metadata-dnat";
 const TCP: u8 = 6;
@@ -28,7 +29,7 @@ fn to(address: Ipv4Addr, port: u16) -> Vec<Match> {
     ]
 }
 
-/// What workloads ask of it is sent where it is.
+/// Renders the translation of workload requests to the configured address and port.
 pub(crate) fn chains(metadata: Option<Metadata>, workloads: Workloads<'_>) -> Vec<(String, Chain)> {
     let Some(Metadata { address, port }) = metadata else { return Vec::new() };
     let asked = |from: Match| {
@@ -45,7 +46,7 @@ pub(crate) fn chains(metadata: Option<Metadata>, workloads: Workloads<'_>) -> Ve
     ]
 }
 
-/// Where the host itself answers, no policy of the workload keeps it from asking.
+/// Accepts requests of workloads to a service on the host itself, whatever their policy.
 pub(crate) fn accepted(metadata: Option<Metadata>) -> Option<Rule> {
     let Metadata { address, port } = metadata?;
     Some(Rule::new(to(address, port), vec![Action::Accept]).says("the metadata service"))

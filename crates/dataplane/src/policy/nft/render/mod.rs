@@ -1,4 +1,4 @@
-//! From the plan to chains: pure functions. What they return depends on the plan alone, never on what was there before.
+//! Renders the plan into chains with pure functions: their result depends on the plan alone, never on earlier state.
 
 mod allowed;
 pub(crate) mod arp;
@@ -24,12 +24,12 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{SetId, SetKind};
 
-/// How interfaces that lead to workloads are distinguished from others: by prefix, which also closes those we were not sent
-/// of yet, and by name where a workload has an interface that no prefix covers.
+/// Distinguishes interfaces of workloads from others: by prefix, which also covers workloads that the node does not
+/// know yet, and by name for workloads whose interface no prefix covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workloads<'s> {
     pub prefixes: &'s [String],
-    /// There are interfaces in the set of those.
+    /// Whether the set of uncovered interfaces is not empty.
     pub others: bool,
 }
 
@@ -38,25 +38,25 @@ impl<'s> Workloads<'s> {
         self.prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
     }
 
-    /// The ways in which an interface can be one of theirs.
+    /// Returns the alternative conditions for an interface of a workload.
     pub fn conditions(self, field: Field) -> impl Iterator<Item = Match> + 's {
         let prefixes = self.prefixes.iter().map(move |prefix| Match::interface_begins(field, prefix));
         prefixes.chain(self.others.then(|| Match::lookup([field], names::WORKLOADS)))
     }
 
-    /// Rules for what comes from or goes to workloads.
+    /// Returns rules for packets from or to workloads.
     pub fn rules(self, field: Field, comment: &str, actions: &[Action]) -> Vec<Rule> {
         let rule = |condition| Rule::new(vec![condition], actions.to_vec()).says(comment);
         self.conditions(field).map(rule).collect()
     }
 }
 
-/// Which list of an endpoint's policies a chain is for.
+/// The list of an endpoint's policies that a chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// What begins or ends at the endpoint.
+    /// Packets that originate or terminate at the endpoint.
     Normal,
-    /// What the host forwards.
+    /// Packets that the host forwards.
     Forward,
     /// Before destinations are rewritten.
     PreDnat,
@@ -64,14 +64,14 @@ pub(crate) enum Stage {
     Untracked,
 }
 
-/// What rules need to know of the sets they name.
+/// Properties of sets that rules depend on.
 #[derive(Debug, Default)]
 pub(crate) struct Sets(pub BTreeMap<SetId, Collection>);
 
 #[derive(Debug)]
 pub(crate) struct Collection {
     pub kind: SetKind,
-    /// Those members that are more than one address.
+    /// Members that consist of more than one address.
     pub nets: BTreeSet<IpNet>,
 }
 

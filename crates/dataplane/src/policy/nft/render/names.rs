@@ -1,32 +1,32 @@
-//! How things are called in the kernel: readable, and the same whatever happened before.
+//! Names of kernel objects: readable, and independent of earlier state.
 
 use super::super::rule::Family;
 use super::Stage;
 use std::fmt::Display;
 use tortie_plan::{Direction, PolicyId, SetId};
 
-/// What the kernel allows, without the end mark.
+/// The kernel's limit, without the terminating NUL.
 const LIMIT: usize = 255;
 
 pub(crate) const FROM: &str = "from-workload";
 pub(crate) const TO: &str = "to-workload";
 /// Interfaces of workloads that no prefix covers.
 pub(crate) const WORKLOADS: &str = "workloads";
-/// Interfaces of workloads that may pass anything at all.
+/// Interfaces of workloads that are up.
 pub(crate) const OPEN: &str = "open-workloads";
-/// Interfaces of the host that have an endpoint of their own.
+/// Interfaces of the host that have their own endpoint.
 pub(crate) const HOST_INTERFACES: &str = "host-interfaces";
-/// From interface to the chain of what comes to the host there.
+/// Map from interface to the chain for packets that arrive there for the host.
 pub(crate) const HOST_IN: &str = "host-in";
-/// Of the ARP family: interface and address.
+/// Set of the ARP table: interface and address.
 pub(crate) const SENDERS: &str = "senders";
 
-/// The set of the addresses, or of the named ports, of one family.
+/// Returns the name of the set of addresses, or of named ports, of one family.
 pub(crate) fn set(id: &SetId, family: Family) -> String {
     format!("{}-{}", id.0.replace(':', "-"), family.digit())
 }
 
-/// The set of the nets of one family that are more than an address.
+/// Returns the name of the set of nets of one family with more than one address.
 pub(crate) fn nets(id: &SetId, family: Family) -> String {
     format!("{}-nets", set(id, family))
 }
@@ -39,12 +39,12 @@ pub(crate) fn source_nets(family: Family) -> String {
     format!("sources-{}-nets", family.digit())
 }
 
-/// Sets, maps and chains of floating addresses.
+/// Returns the name of a set, map or chain for floating addresses.
 pub(crate) fn floating(part: &str, family: Family) -> String {
     format!("floating-{part}-{}", family.digit())
 }
 
-/// The sources whose packets get a code point.
+/// Returns the name of the set of sources whose packets get a DSCP value.
 pub(crate) fn marked(dscp: u8, family: Family) -> String {
     format!("dscp-{dscp}-sources-{}", family.digit())
 }
@@ -53,7 +53,7 @@ pub(crate) fn marking(dscp: u8, family: Family) -> String {
     format!("dscp-{dscp}-{}", family.digit())
 }
 
-/// Where the connections of a workload are counted.
+/// Returns the name of the chain that counts the connections of a workload.
 pub(crate) fn connections(interface: &str, direction: Direction) -> String {
     format!("connections-{}", workload(interface, direction))
 }
@@ -85,7 +85,7 @@ pub(crate) fn direction_text(direction: Direction) -> &'static str {
     }
 }
 
-/// Names that are too long are cut, and made unique again by a number from the whole of it.
+/// Truncates a name that is too long, and appends a hash of the whole name to keep it unique.
 pub(crate) fn fitting(prefix: String, rest: impl Display) -> String {
     fitting_in(LIMIT, format!("{prefix}{rest}"))
 }

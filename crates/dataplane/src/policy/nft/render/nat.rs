@@ -1,7 +1,7 @@
-//! Outgoing NAT: connections from pools that ask for it get an address of the node when they leave all pools.
+//! Outgoing NAT: connections from pools that request it get an address of the node when they leave all pools.
 //!
-//! Which packets those are, and what is done to them, are different chains: where the kernel refuses to translate, the
-//! packets concerned go nowhere, and no others suffer.
+//! Matching and translating are separate chains: if the kernel rejects the translation, only the packets concerned are
+//! dropped.
 
 use super::super::rule::{Action, Family, Field, Match, Rule, interface};
 use super::super::table::{Chain, Hook, Point};
@@ -11,21 +11,22 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::{NAT_EXCLUSIONS, NAT_SOURCES, NatSettings, PortRange, SetId, TunnelKind, TunnelProtocol};
 
-/// Behind those who translate services, at the usual place for it: what they have given a source is not asked again.
+/// Behind the chains that translate services, at the common priority: connections whose source these have translated
+/// are not evaluated again.
 const PRIORITY: i32 = 110;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// An address of the host itself.
+/// Address type of addresses of the host itself.
 const LOCAL: u32 = 2;
 
-/// Whether the chains look into a set.
+/// Whether the chains refer to a set.
 pub(crate) fn looks_into(id: &SetId) -> bool {
     [NAT_SOURCES, NAT_EXCLUSIONS].contains(&&*id.0)
 }
 
-/// The chains that translate. The kernel enters `nat-outgoing` whether or not it has rules: without any chain of the
-/// kind it would no longer translate the packets of connections that it has translated so far. It begins with `first`.
+/// Returns the chains for source translation. `nat-outgoing` exists even without rules: without any NAT chain, the
+/// kernel would stop translating the packets of connections that it has translated so far. It begins with `first`.
 pub(crate) fn chains(
     settings: &NatSettings,
     sets: &Sets,
@@ -53,8 +54,9 @@ pub(crate) fn chains(
 
 const TUNNEL_CHAIN: &str = "masquerade-tunnel";
 
-/// What the host sends through a tunnel by another address than the tunnel's: an answer to that would come back
-/// outside the tunnel, where nobody waits for it. It is so where the destination is rewritten after the source was chosen.
+/// Masquerades packets that the host sends through a tunnel with a source address other than the tunnel's: replies
+/// would arrive outside the tunnel and be lost. This happens if the destination is rewritten after the source was
+/// chosen.
 fn into_tunnel(device: &str) -> Rule {
     let local = |field| Match::is(field, LOCAL.to_ne_bytes());
     let matches = vec![
@@ -65,7 +67,8 @@ fn into_tunnel(device: &str) -> Rule {
     Rule::new(matches, vec![Action::Goto(TUNNEL_CHAIN.to_owned())])
 }
 
-/// By any port but that at which packets are taken for those of a tunnel: on its wider side there is room enough.
+/// Returns the masquerade rules for tunnels. The source ports exclude the VXLAN port, whose packets would be taken for
+/// tunnel packets; the larger side of the port range has enough ports.
 fn tunnel_translations(tunnels: &BTreeMap<TunnelKind, Tunnel>) -> Vec<Rule> {
     let port = tunnels.values().find_map(|tunnel| match tunnel.protocol {
         TunnelProtocol::Vxlan { port, .. } => Some(port),
@@ -84,7 +87,7 @@ fn chain_name(family: Family) -> String {
     format!("masquerade-{}", family.digit())
 }
 
-/// Leads what leaves all pools to its translation.
+/// Returns the rules that send packets which leave all pools to their translation.
 fn outgoing(settings: &NatSettings, sets: &Sets, sources: &SetId, family: Family) -> Vec<Rule> {
     let excluded = lookups(sets, &SetId::new(NAT_EXCLUSIONS), Field::Destination(family), family);
     let mut leaves: Vec<Match> = excluded.into_iter().map(Match::not).collect();
@@ -96,7 +99,7 @@ fn outgoing(settings: &NatSettings, sets: &Sets, sources: &SetId, family: Family
     lookups(sets, sources, Field::Source(family), family).into_iter().map(from).collect()
 }
 
-/// The ways in which an address can be in a set.
+/// Returns the alternative lookups for an address in a set.
 pub(super) fn lookups(sets: &Sets, id: &SetId, field: Field, family: Family) -> Vec<Match> {
     let exact = sets.kind(id).map(|_| Match::lookup([field], names::set(id, family)));
     let nets = sets.has_nets(id, family).then(|| Match::lookup([field], names::nets(id, family)));
@@ -118,7 +121,7 @@ fn translations(settings: &NatSettings, family: Family) -> Vec<Rule> {
         None => Action::Masquerade { ports },
     };
     let rule = |matches, ports| Rule::new(matches, vec![Action::Count, translate(ports)]);
-    // Only these have ports that can be chosen.
+    // Only these protocols have ports that can be chosen.
     let with_ports = [TCP, UDP].into_iter().filter(|_| settings.ports.is_some());
     let with_ports =
         with_ports.map(|protocol| rule(vec![Match::is(Field::Protocol, [protocol])], settings.ports));

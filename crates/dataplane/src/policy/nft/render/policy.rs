@@ -1,8 +1,8 @@
-//! The chain of one policy or profile in one direction, shared by all its endpoints.
+//! Renders the chain of one policy or profile in one direction, which all its endpoints share.
 //!
-//! Allowing ends the kernel's chain, and with it the one question that chain asks ("may this workload send it?"); the next
-//! question ("may that one receive it?") is another chain of the kernel at the same place. So no verdict has to be carried
-//! around, except that a packet was passed to the next tier: that is a bit of its mark.
+//! An Allow ends the base chain, and with it only the decision of that chain (may this workload send the packet?); the
+//! next decision (may the other workload receive it?) is another base chain at the same hook. So no verdict has to be
+//! stored, except that a packet was passed to the next tier: that is a bit of its mark.
 
 use super::super::rule::{Action, Rule};
 use super::super::table::Chain;
@@ -11,10 +11,10 @@ use tortie_plan::{
     self as plan, DenyAction, Direction, PolicyId, PolicySettings, RuleId, RuleIndex, RuleOwner,
 };
 
-/// The kernel's limit, and room for what it adds.
+/// The kernel's limit for a log prefix, minus the characters that the kernel adds.
 const LOG_PREFIX: usize = 120;
 
-/// Whose rules they are.
+/// Owner of the rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Holder<'p> {
     Policy { id: &'p PolicyId, tier: &'p str },
@@ -93,7 +93,7 @@ fn actions(
             let prefix = holder.log_prefix(&settings.log_prefix);
             actions.push(Action::Log { prefix, rule: names::fitting_in(LOG_PREFIX, id.to_string()) });
         }
-        // Counted as if it were enforced, and nothing more.
+        // Staged policies only count packets.
         _ if holder.is_staged() => actions.push(Action::Return),
         plan::Action::Allow => {
             match stage {
@@ -116,7 +116,7 @@ fn actions(
     actions
 }
 
-/// How packets are turned away.
+/// Returns the action for denied packets.
 pub(super) fn deny(stage: Stage, settings: &PolicySettings) -> Action {
     match (stage, settings.deny) {
         (Stage::Normal | Stage::Forward, DenyAction::Reject) => Action::Reject,
@@ -124,7 +124,6 @@ pub(super) fn deny(stage: Stage, settings: &PolicySettings) -> Action {
     }
 }
 
-/// The chain's name.
 impl Holder<'_> {
     pub fn chain_name(self, direction: Direction, stage: Stage) -> String {
         match self {

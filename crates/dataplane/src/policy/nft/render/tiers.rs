@@ -1,4 +1,4 @@
-//! The path of a packet through the tiers and profiles of one endpoint, as a list of jumps.
+//! Renders the evaluation order of the tiers and profiles of one endpoint as a list of jumps.
 
 use super::super::rule::{Action, Match, Rule};
 use super::policy::{deny, passes};
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tortie_plan::{Direction, Policy, PolicyId, PolicySettings, Profile, Tier, TierEnd};
 
-/// Comments by which what is denied at an end is counted.
+/// Comments by which the counters of packets denied at the end of a tier or of all profiles are recognised.
 pub(crate) const END_OF_TIER: &str = "end of tier ";
 pub(crate) const NO_PROFILE: &str = "no profile allows it";
 
-/// What the tiers name.
+/// The policies and profiles that tiers refer to.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiers<'p> {
     pub policies: &'p BTreeMap<PolicyId, Arc<Policy>>,
@@ -20,7 +20,8 @@ pub(crate) struct Tiers<'p> {
 }
 
 impl Tiers<'_> {
-    /// All tiers, then profiles. Nothing gets past the end.
+    /// Returns the rules for all tiers, followed by the profiles. Packets that none of them allows are denied at the
+    /// end.
     pub fn with_profiles(&self, tiers: &[Tier], profiles: &[String], direction: Direction) -> Vec<Rule> {
         let (mut rules, ended) = self.tiers(tiers, direction, Stage::Normal);
         if ended {
@@ -40,7 +41,7 @@ impl Tiers<'_> {
         rules
     }
 
-    /// All tiers; what no one decides gets past the end.
+    /// Returns the rules for all tiers; packets without a decision continue behind them.
     pub fn only(&self, tiers: &[Tier], direction: Direction, stage: Stage) -> Vec<Rule> {
         self.tiers(tiers, direction, stage).0
     }
@@ -49,11 +50,11 @@ impl Tiers<'_> {
         Rule::new(Vec::new(), vec![Action::Count, deny(stage, self.settings)])
     }
 
-    /// The jumps, and whether nothing can get past them.
+    /// Returns the jumps, and whether they decide about every packet.
     fn tiers(&self, tiers: &[Tier], direction: Direction, stage: Stage) -> (Vec<Rule>, bool) {
         let mut rules = Vec::new();
         for tier in tiers {
-            // Policies after one that passes must let alone what it passed.
+            // Policies after one with Pass rules must skip the packets that it passed.
             let mut may_have_passed = false;
             let unless_passed = |may_have_passed: bool| -> Vec<Match> {
                 may_have_passed.then(|| Match::mark(self.settings.marks.passed).not()).into_iter().collect()

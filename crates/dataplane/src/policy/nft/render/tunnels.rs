@@ -1,4 +1,5 @@
-//! Packets of the tunnels between nodes: they pass between nodes that are known, and are not taken from anybody else.
+//! Rules for the encapsulated packets of the tunnels between nodes: accepted from and to known nodes, dropped from any
+//! other source.
 
 use super::super::rule::{Action, Family, Field, Match, Rule, interface};
 use super::{Sets, names};
@@ -8,18 +9,18 @@ use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol};
 const UDP: u8 = 17;
 const IPIP: u8 = 4;
 
-/// What rules need to know of a tunnel.
+/// Properties of a tunnel that rules depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tunnel {
     pub device: String,
     pub protocol: TunnelProtocol,
-    /// What the host sends through it gets the device's own address.
+    /// Whether packets that the host sends through the tunnel get the device's own address.
     pub masquerades: bool,
 }
 
 impl From<&TunnelDevice> for Tunnel {
     fn from(device: &TunnelDevice) -> Tunnel {
-        // A WireGuard has no address where nodes use those that they have.
+        // A WireGuard device has no address if nodes use their own addresses.
         let wireguard = matches!(device.protocol, TunnelProtocol::Wireguard { .. });
         Tunnel {
             device: device.name.clone(),
@@ -41,7 +42,8 @@ impl Tunnels<'_> {
         self.tunnels.iter().map(|(kind, tunnel)| (*kind, tunnel.protocol))
     }
 
-    /// What comes to this node from anybody but its peers. A WireGuard knows those itself.
+    /// Returns rules that drop tunnel packets from sources other than the peers. WireGuard authenticates its peers
+    /// itself.
     pub fn strangers(self) -> Vec<Rule> {
         let rule = |(kind, protocol): (TunnelKind, TunnelProtocol)| {
             let source = Field::Source(family(kind));
@@ -52,14 +54,14 @@ impl Tunnels<'_> {
         self.iter().filter(|(kind, _)| !kind.is_wireguard()).map(rule).collect()
     }
 
-    /// What comes to this node from its peers.
+    /// Returns rules that accept tunnel packets from the peers.
     pub fn input(self) -> Vec<Rule> {
         let rules =
             self.iter().map(|(kind, protocol)| self.of_peers(kind, protocol, Field::Source(family(kind))));
         rules.flatten().collect()
     }
 
-    /// What this node sends to its peers.
+    /// Returns rules that accept tunnel packets to the peers.
     pub fn output(self) -> Vec<Rule> {
         let rules = self
             .iter()
@@ -67,7 +69,8 @@ impl Tunnels<'_> {
         rules.flatten().collect()
     }
 
-    /// Each packet has a source port of its own flow: to track them would be to track every flow twice.
+    /// Returns rules that exempt VXLAN from connection tracking. The outer source port depends on the inner flow, so
+    /// tracking would create a second entry for every flow.
     pub fn untracked(self) -> Vec<Rule> {
         let vxlan = self.iter().filter(|(_, protocol)| matches!(protocol, TunnelProtocol::Vxlan { .. }));
         let rule = |(kind, protocol): (TunnelKind, TunnelProtocol)| {
@@ -88,8 +91,8 @@ impl Tunnels<'_> {
         sets.map(|set| rule(Some(Match::lookup([field], set)))).collect()
     }
 
-    /// Where what nodes send each other is encrypted, what comes otherwise is marked: the look for the way back to its
-    /// sender must not lead into the tunnel.
+    /// Returns rules that mark packets which arrive unencrypted, if encryption between nodes is enabled: the reverse
+    /// path lookup for their source must not lead into the tunnel.
     pub fn open_arrivals(self) -> Vec<Rule> {
         let marks = self.tunnels.iter().filter_map(|(kind, tunnel)| match tunnel.protocol {
             TunnelProtocol::Wireguard { mark, .. } => Some((*kind, mark)),
@@ -111,7 +114,7 @@ impl Tunnels<'_> {
         marks.map(rule).collect()
     }
 
-    /// The kernel's sets that together have the peers of a tunnel.
+    /// Returns the kernel's sets that together contain the peers of a tunnel.
     fn peers(self, kind: TunnelKind) -> Vec<String> {
         let Some(id) = kind.peers() else { return Vec::new() };
         let mut sets = Vec::new();

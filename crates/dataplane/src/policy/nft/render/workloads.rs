@@ -1,4 +1,4 @@
-//! The chains of one workload, and the sources it may use.
+//! Renders the chains of one workload, and its permitted sources.
 
 use super::super::ranges;
 use super::super::rule::{Action, Family, Field, Match, Rule, Test, interface, state};
@@ -12,7 +12,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const IPIP: u8 = 4;
 
-/// Known flows pass, invalid packets do not.
+/// Returns rules that accept packets of known flows and drop invalid packets.
 pub(super) fn tracked(drop_invalid: bool) -> Vec<Rule> {
     let known = Match::connection(state::ESTABLISHED | state::RELATED);
     let mut rules = vec![Rule::new(vec![known], vec![Action::Accept])];
@@ -23,8 +23,9 @@ pub(super) fn tracked(drop_invalid: bool) -> Vec<Rule> {
     rules
 }
 
-/// Connections begin with a SYN. Connection tracking takes up others too, from whichever side speaks first: a connection
-/// that was cut would come back by an answer, and what policy denies would pass as the answer to that.
+/// Drops new TCP connections that do not begin with a SYN. Connection tracking would also pick up connections in the
+/// middle, from either side: a deleted connection would come back with a packet of the server, and packets that policy
+/// denies would pass as its replies.
 fn begins() -> Rule {
     const SYN: u32 = 2;
     let middle = vec![
@@ -35,8 +36,8 @@ fn begins() -> Rule {
     Rule::new(middle, vec![Action::Count, Action::Drop]).says("not the beginning of a connection")
 }
 
-/// Where the connections of a workload are counted, if there is a limit to them. A chain of its own, for the kernel forgets
-/// its count with the rule: it stays while the policy of the workload changes.
+/// Returns the chain that limits the connections of a workload. It is a separate chain because the kernel keeps the
+/// count with the rule: the count survives changes of the workload's policy.
 pub(crate) fn connections(limits: Limits) -> Option<Chain> {
     let beyond = Action::ConnectionsOver(limits.connections?);
     let tcp = Match::is(Field::Protocol, [TCP]);
@@ -44,7 +45,7 @@ pub(crate) fn connections(limits: Limits) -> Option<Chain> {
     Some(Chain { hook: None, rules: vec![rule] })
 }
 
-/// The chain of one workload in one direction.
+/// Renders the chain of one workload in one direction.
 pub(crate) fn chain(
     policy: &WorkloadPolicy,
     limits: Limits,
@@ -85,9 +86,9 @@ pub(crate) fn chain(
     Chain { hook: None, rules }
 }
 
-/// The sources a workload may use, as elements: interface and address.
-/// Besides its addresses these are the one that its MAC makes of `fe80::/64`, and none at all, for asking whether an
-/// address is free. Any other link-local address would be one more neighbour of the host.
+/// Returns the permitted sources of a workload as elements of interface and address. Besides its addresses these are
+/// the link-local address derived from its MAC, and the unspecified address, for duplicate address detection. Any other
+/// link-local address would add an entry to the host's neighbour table.
 pub(crate) fn sources(policy: &WorkloadPolicy, mac: Option<[u8; 6]>, family: Family) -> Vec<Element> {
     let name = interface(&policy.interface);
     let link_local = mac.map(tortie_plan::link_local).map(IpAddr::V6);
