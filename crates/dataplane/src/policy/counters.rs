@@ -1,9 +1,9 @@
-//! What the kernel has counted, by the rules that people wrote.
+//! Packet and byte counters of policy rules.
 
 use std::fmt;
 use tortie_plan::{Direction, RuleId};
 
-/// When a rule is asked.
+/// The stage of packet processing at which a rule is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
     Normal,
@@ -11,16 +11,17 @@ pub enum When {
     Untracked,
 }
 
-/// What a counter is of.
+/// The object that a counter belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Counted {
     Rule(RuleId),
-    /// Denied at the end of a tier: a policy of it governs the endpoint, and none of their rules matched.
+    /// Denied at the end of a tier: at least one policy of the tier selects the endpoint, and none of their rules
+    /// matched.
     TierEnd {
         tier: String,
         direction: Direction,
     },
-    /// Denied at the end of all tiers: no profile allows it.
+    /// Denied after all tiers: no profile allows the packet.
     NoProfile {
         direction: Direction,
     },
@@ -45,16 +46,16 @@ impl fmt::Display for Counted {
     }
 }
 
-/// What becomes of the packets that a rule matches.
+/// Effect on the packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
     Allow,
     Deny,
-    /// The next tier decides, or the profiles.
+    /// Evaluation continues with the next tier or the profiles.
     Pass,
-    /// It is logged, and the next rule is asked.
+    /// The packet is logged, and evaluation continues with the next rule.
     Log,
-    /// Nothing: the policy is staged.
+    /// Nothing, as the policy is staged.
     Staged,
 }
 
@@ -70,7 +71,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What one rule has matched since it was last written.
+/// Packets and bytes that one rule has matched since it was last written to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleCounter {
     pub of: Counted,

@@ -1,8 +1,8 @@
-//! Deletes established flows that policy no longer allows, where the settings ask for it.
+//! Deletes established flows that policy no longer allows, if the settings request it.
 //!
-//! Connection tracking knows addresses, not interfaces: a flow is judged at the workloads that have its addresses, by the
-//! packet that opened it. What the host itself opened to its workloads is not policed, and so not cut; what ends at the
-//! host is judged at the workload that sent it alone.
+//! Connection tracking knows addresses but not interfaces: a flow is evaluated for the workloads that have its
+//! addresses, by the packet that opened it. Flows from the host to its own workloads are not subject to policy and are
+//! not deleted; flows that end at the host are evaluated only for the workload that sent them.
 
 use crate::error::Result;
 use crate::kernel;
@@ -13,12 +13,12 @@ use std::time::Duration;
 use tortie_plan::evaluate::{Index, Outcome, Packet};
 use tortie_plan::{Direction, Plan, PolicyId, Rule, SetId, Update, WorkloadId, WorkloadPolicy};
 
-/// Between two looks at all connections: policy may change more often.
+/// Minimum interval between two dumps of all connections; policy may change more often.
 const PAUSE: Duration = Duration::from_secs(1);
-/// After one that failed.
+/// Delay after a failed dump.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Keeps the part of the plan that is policy, and what of it changed since flows were last judged.
+/// The policy part of the plan, and its changes since flows were last evaluated.
 #[derive(Default)]
 pub(crate) struct DeniedFlows {
     plan: Plan,
@@ -73,7 +73,8 @@ impl DeniedFlows {
         self.changed.any() && now >= self.not_before
     }
 
-    /// Cuts what the plan denies. The kernel has that plan, so nothing that is cut comes back.
+    /// Deletes the flows that the plan denies. The kernel already has that plan, so that deleted flows do not come
+    /// back.
     pub async fn delete(&mut self, netns: &Netns, host: &BTreeSet<IpAddr>, now: Duration) -> Result<usize> {
         let parties = Parties::new(&self.plan, &self.changed);
         if parties.concerned.is_empty() {
@@ -89,13 +90,13 @@ impl DeniedFlows {
     }
 }
 
-/// The workloads that flows can be of.
+/// The workloads that flows may belong to.
 struct Parties<'p> {
     index: Index<'p>,
     by_address: HashMap<IpAddr, Vec<&'p WorkloadPolicy>>,
-    /// Those that may use sources that are not their own.
+    /// Workloads that may send from source addresses other than their own.
     with_nets: Vec<&'p WorkloadPolicy>,
-    /// Interfaces of those for whom something changed.
+    /// Interfaces of the workloads that the change affects.
     concerned: HashSet<&'p str>,
 }
 
@@ -163,7 +164,7 @@ impl<'p> Parties<'p> {
             || self.all_deny(receivers, Direction::Ingress, packet)
     }
 
-    /// Where several workloads claim an address it is not known whose flow it is: all of them have to agree.
+    /// If several workloads claim an address, the owner of the flow is unknown: all of them have to deny it.
     fn all_deny(
         &self,
         workload_policies: &[&'p WorkloadPolicy],
@@ -201,7 +202,7 @@ mod tests {
         PolicyId { kind: PolicyKind::GlobalNetworkPolicy, namespace: String::new(), name: "closed".into() }
     }
 
-    /// One may do everything, nobody may reach two.
+    /// Workload one may do everything; no client may reach workload two.
     fn flows() -> DeniedFlows {
         let open = vec![Rule::new(Action::Allow)];
         let workload = |interface: &str, own: &str| WorkloadPolicy {

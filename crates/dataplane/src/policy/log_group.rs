@@ -1,4 +1,4 @@
-//! Packets that rules with Log have matched, as the kernel copies them to whoever listens.
+//! Receives the packets that Log rules have matched from an NFLOG group of the kernel.
 
 use super::LOG_GROUP;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tokio::sync::mpsc::Sender;
 
-/// What is copied of each packet: the longest headers, and not what is in them.
+/// Bytes copied of each packet: enough for the longest headers, without the payload.
 const COPIED: u32 = 128;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -17,12 +17,12 @@ const SCTP: u8 = 132;
 /// A packet that a rule logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedPacket {
-    /// The identity of the rule: `gnp/web ingress rule 1`.
+    /// Identity of the rule, for example `gnp/web ingress rule 1`.
     pub rule: String,
     pub flow: Option<Flow>,
 }
 
-/// Who sent it to whom.
+/// Protocol and endpoints of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub protocol: u8,
@@ -48,8 +48,8 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Sends every packet that rules log in a namespace, until nobody takes them any more or the kernel ends it. One program
-/// at a time can listen; what comes faster than it is taken is dropped by the kernel.
+/// Sends every packet that rules log in a namespace to `packets`, until the receiver is dropped or the kernel ends the
+/// stream. Only one program can be bound to the group; the kernel drops packets that are not read in time.
 pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> Result<()> {
     let failed = |error: nlink::Error| Error::kernel("log group 3", &error);
     let connection = netns.nflog()?;
@@ -58,7 +58,7 @@ pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> R
     while let Some(event) = events.next().await {
         let packet = match event {
             Ok(packet) => packet,
-            // Some were lost, and more will come.
+            // Some packets were lost; the stream continues.
             Err(error) if error.is_no_buffer_space() => continue,
             Err(error) => return Err(failed(error)),
         };
@@ -70,7 +70,7 @@ pub async fn follow_log_group(netns: &Netns, packets: Sender<LoggedPacket>) -> R
     Ok(())
 }
 
-/// What the headers of a packet say; nothing if they are not whole.
+/// Parses the headers of a packet; `None` if they are truncated.
 fn flow(packet: &[u8]) -> Option<Flow> {
     let (protocol, source, destination, rest): (u8, IpAddr, IpAddr, &[u8]) = match packet.first()? >> 4 {
         4 => {
@@ -97,7 +97,7 @@ fn flow(packet: &[u8]) -> Option<Flow> {
     Some(Flow { protocol, source: (source, port(0)), destination: (destination, port(2)) })
 }
 
-/// The flow of a packet, as text.
+/// Formats the flow of a packet as text.
 #[cfg(fuzzing)]
 pub fn describe(packet: &[u8]) -> Option<String> {
     flow(packet).map(|flow| flow.to_string())

@@ -1,5 +1,6 @@
-//! Enforcing the plan's policy. What the engines have in common is here: they take the plan, make the kernel judge by it,
-//! and say what the kernel refused, what it counted and how much there is. Names of one engine stay in its own room.
+//! Enforces the plan's policy in the kernel. Contains the interface that all policy engines share: they receive the
+//! plan, make the kernel enforce it, and report failures, counters and sizes. Types of one engine stay in its own
+//! module.
 
 mod counters;
 mod denied_flows;
@@ -22,25 +23,25 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::{Plan, Settings, Update};
 
-/// Where copies of packets go that a rule logs, with the identity of the rule.
+/// NFLOG group that receives copies of the packets that a rule logs, with the identity of the rule as their prefix.
 pub(crate) const LOG_GROUP: u16 = 3;
 
-/// Numbers about what is enforced, for whoever watches over it.
+/// Statistics about the enforced policy, for monitoring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyStats {
-    /// Rules of the kernel; a rule of a policy may be several.
+    /// Kernel rules; one policy rule may need several.
     pub rules: usize,
     pub sets: usize,
-    /// Changes of the kernel's policy, and those of them that it refused.
+    /// Transactions that change the kernel's policy, and those of them that the kernel rejected.
     pub writes: u64,
     pub refused_writes: u64,
-    /// How often the whole of the kernel's policy was read, and how often that failed.
+    /// Complete reads of the kernel's policy, and those of them that failed.
     pub reads: u64,
     pub failed_reads: u64,
     pub engine: EngineStats,
 }
 
-/// What only one engine has.
+/// Statistics that only one engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineStats {
     Nftables { chains: usize, maps: usize },
@@ -52,7 +53,7 @@ impl Default for EngineStats {
     }
 }
 
-/// The counters of all rules that the kernel has in a namespace. Whoever wrote them need not run.
+/// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
 pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
     nft::counters(netns).await
 }
@@ -60,43 +61,44 @@ pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
 /// An endpoint that the kernel's policy guards.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GuardedEndpoint {
-    /// By its interface.
+    /// Name of its interface.
     Workload(String),
-    /// By its interface; `None` for all interfaces.
+    /// Name of its interface; `None` for all interfaces.
     Host(Option<String>),
 }
 
-/// The endpoints that the kernel's policy guards in a namespace.
+/// Returns the endpoints that the kernel's policy guards in a namespace.
 pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedEndpoint>> {
     nft::guarded_endpoints(netns).await
 }
 
-/// Takes all policy away: nothing is enforced any more. For hosts that are no longer nodes.
+/// Removes all policy, so that nothing is enforced any more. For hosts that are no longer nodes.
 pub async fn remove_policy(netns: &Netns) -> Result<()> {
     nft::remove(netns).await
 }
 
-/// Stops translating what the host itself sends, as earlier versions did, and returns the addresses that it concerned.
+/// Removes the translation of packets that the host itself sends, which older versions wrote, and returns the addresses
+/// that it concerned.
 pub(crate) async fn remove_host_translation(netns: &Netns) -> Result<BTreeSet<IpAddr>> {
     nft::remove_host_translation(netns).await
 }
 
-/// The interfaces of connections that go past the rules.
+/// The interfaces of flows that bypass the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FlowInterfaces {
-    /// Those that packets come in through.
+    /// Interfaces that packets arrive on.
     pub devices: BTreeSet<String>,
-    /// Of workloads whose packets are counted or changed one by one.
+    /// Interfaces of workloads whose packets have to be counted or changed one by one.
     pub seen: BTreeSet<String>,
 }
 
-/// What makes the kernel enforce policy.
+/// The engine that makes the kernel enforce policy.
 pub(crate) enum PolicyEngine {
     Nftables(Box<Nftables>),
 }
 
 impl PolicyEngine {
-    /// Changes nothing yet. The events tell when others change the kernel's policy.
+    /// Opens the engine and changes nothing yet. The events report when other programs change the kernel's policy.
     pub fn open(netns: &Netns, settings: Settings) -> Result<(PolicyEngine, Events)> {
         let (nftables, events) = Nftables::open(netns, settings)?;
         Ok((PolicyEngine::Nftables(Box::new(nftables)), events))
@@ -120,42 +122,43 @@ impl PolicyEngine {
         }
     }
 
-    /// Makes the kernel judge by the plan; returns what it does not.
+    /// Makes the kernel enforce the plan, and returns the failures.
     pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.converge(now).await,
         }
     }
 
-    /// Somebody else may have changed the kernel's policy.
+    /// Marks kernel state as stale that another program may have changed.
     pub fn invalidate(&mut self, changed: Changed) {
         match self {
             PolicyEngine::Nftables(engine) => engine.invalidate(changed),
         }
     }
 
-    /// What of others may drop packets that policy allows, because nothing of ours can stand there.
+    /// Returns the chains of other programs that may drop packets which policy allows, because we cannot insert a rule
+    /// there.
     pub fn overruled(&self) -> Vec<Failure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.overruled(),
         }
     }
 
-    /// Says whether [`PolicyEngine::interfaces_are`] makes a difference.
+    /// Whether [`PolicyEngine::interfaces_are`] has any effect.
     pub fn needs_interfaces(&self) -> bool {
         match self {
             PolicyEngine::Nftables(engine) => engine.needs_interfaces(),
         }
     }
 
-    /// The interfaces that do not lead to workloads, and their addresses.
+    /// Sets the interfaces that do not belong to workloads, and their addresses.
     pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
         match self {
             PolicyEngine::Nftables(engine) => engine.interfaces_are(interfaces),
         }
     }
 
-    /// Says whether [`PolicyEngine::flow_interfaces_are`] makes a difference.
+    /// Whether [`PolicyEngine::flow_interfaces_are`] has any effect.
     pub fn offloads(&self) -> bool {
         match self {
             PolicyEngine::Nftables(engine) => engine.offloads(),
@@ -168,7 +171,7 @@ impl PolicyEngine {
         }
     }
 
-    /// Why connections do not go past the rules, although they should.
+    /// Returns the reason why flows are not offloaded although the settings request it.
     pub fn not_offloaded(&self) -> Option<Failure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.not_offloaded(),
@@ -181,28 +184,29 @@ impl PolicyEngine {
         }
     }
 
-    /// Single objects that the kernel does not take; what depends on them is closed.
+    /// Returns the single objects that the kernel rejects; chains that depend on them drop all packets.
     pub fn refused(&self) -> Vec<Failure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.refused(),
         }
     }
 
-    /// Why the kernel does not judge by the plan at all, if so.
+    /// Returns the reason if the kernel does not enforce the plan at all.
     pub fn not_enforced(&self) -> Option<Failure> {
         match self {
             PolicyEngine::Nftables(engine) => engine.table_failure(),
         }
     }
 
-    /// The host endpoints of the plan, and the interfaces that each is about; all of them if `None`.
+    /// Returns the host endpoints of the plan with the interfaces of each; `None` means all interfaces.
     pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
         match self {
             PolicyEngine::Nftables(engine) => engine.host_endpoints(),
         }
     }
 
-    /// Whether the kernel judges by the whole plan, but for single objects that it refused: those are closed.
+    /// Whether the kernel enforces the complete plan, except for single objects that it rejected: chains that depend on
+    /// those drop all packets.
     pub fn is_settled(&self) -> bool {
         match self {
             PolicyEngine::Nftables(engine) => engine.is_settled(),

@@ -1,5 +1,5 @@
-//! Which chain, rule, set or element a refusal of the kernel is about, and which workloads do not have what they should
-//! because of it.
+//! Maps a rejection by the kernel to the chain, rule, set or element that it is about, and to the workloads whose
+//! policy is incomplete because of it.
 
 use super::diff::TableDiff;
 use super::kernel::Refusal;
@@ -12,20 +12,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::WorkloadId;
 
-/// Something the kernel named when it refused a transaction.
+/// An object that the kernel named when it rejected a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Culprit {
-    /// The chain or set that it is, or is in.
+    /// Name of the chain or set that it is, or that contains it.
     pub name: String,
     pub object: KernelObject,
     pub reason: String,
-    /// An element that is about one workload alone.
+    /// The rejected element, if it concerns a single workload.
     pub element: Option<Element>,
     /// The interface of that workload.
     pub interface: Option<String>,
 }
 
-/// The objects that an operation makes, changes or removes.
+/// Returns the objects that an operation creates, changes or removes.
 pub(super) fn objects(
     operations: &[Operation<'_>],
     position: usize,
@@ -39,7 +39,7 @@ pub(super) fn objects(
     }
 }
 
-/// The chains, rules, sets and elements that a refusal is about.
+/// Returns the chains, rules, sets and elements that a rejection is about.
 pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<Culprit> {
     let mut culprits = Vec::new();
     for (position, reason) in &refusal.operations {
@@ -80,7 +80,7 @@ pub(super) fn culprits(operations: &[Operation<'_>], refusal: &Refusal) -> Vec<C
     culprits
 }
 
-/// An element of a set or map, and the interface of the workload it is about.
+/// Returns the object for an element of a set or map, and the interface of the workload that it concerns.
 fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject, Option<String>) {
     let (text, interface) = describe(element, kind);
     let object = match kind {
@@ -90,7 +90,7 @@ fn element_object(set: &str, kind: SetType, element: &Element) -> (KernelObject,
     (object, interface)
 }
 
-/// An element in words, and the interface it is about.
+/// Formats an element as text, and returns the interface that it concerns.
 fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
     let address = |bytes: &[u8]| -> String {
         let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
@@ -136,7 +136,7 @@ fn describe(element: &Element, kind: SetType) -> (String, Option<String>) {
 }
 
 impl State {
-    /// What the kernel does not take. Every chain in it is closed.
+    /// Returns the objects that the kernel rejects. Every chain among them is closed.
     pub fn refused(&self) -> Vec<Failure> {
         let mut failures = self.refused_elements(&self.arp);
         failures.extend(self.refused_elements(&self.diff));
@@ -168,7 +168,7 @@ impl State {
         refused.iter().map(failure).collect()
     }
 
-    /// The failure of one thing that the kernel named.
+    /// Converts an object that the kernel named into a failure with the workloads that it concerns.
     pub fn failure_of(&self, culprit: &Culprit) -> Failure {
         let concerned = match &culprit.interface {
             Some(interface) => self.at_interface(interface).cloned().collect(),
@@ -178,9 +178,9 @@ impl State {
         Failure { object, concerns: Concerns::Workloads(concerned), reason }
     }
 
-    /// The workloads that chains and sets serve.
+    /// Returns the workloads that use the given chains and sets.
     fn owners<'n>(&self, names: &BTreeSet<&'n str>) -> BTreeMap<&'n str, BTreeSet<WorkloadId>> {
-        // A set serves those whose chains look into it.
+        // A set is used by the workloads whose chains refer to it.
         let looking: BTreeMap<&'n str, BTreeSet<String>> =
             names.iter().map(|name| (*name, self.diff.users(name).map(str::to_owned).collect())).collect();
         let chains: BTreeSet<&str> =

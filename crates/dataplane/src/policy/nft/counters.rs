@@ -1,4 +1,4 @@
-//! What the kernel has counted, by the rules that people wrote.
+//! Reads the kernel's counters and assigns them to policy rules.
 
 use super::super::counters::{Counted, RuleCounter, Verdict, When};
 use super::message::TABLE;
@@ -11,25 +11,25 @@ use nlink::netlink::nftables::{self as wire, Family};
 use std::collections::BTreeMap;
 use tortie_plan::{Direction, RuleId, RuleIndex, RuleOwner};
 
-/// The kernel's verdicts that end a packet's way through the table.
+/// Verdict codes that end the evaluation of the table.
 const NF_DROP: i32 = 0;
 const NF_ACCEPT: i32 = 1;
 
-/// The counters of all rules that the kernel has in a namespace. Whoever wrote them need not run.
+/// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
 pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
     let connection = netns.nftables()?;
     let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
     let tables = connection.list_tables_in(Family::Inet).await.map_err(describe)?;
     if !tables.iter().any(|table| table.name == TABLE) {
-        let reason = "there is none in this network namespace: no policy is enforced here".into();
+        let reason = "not found in this network namespace: no policy is enforced here".into();
         return Err(Error::Kernel { object: TableFamily::Inet.object(), reason });
     }
     let mut sums: BTreeMap<(Counted, When), RuleCounter> = BTreeMap::new();
     for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
         let comment = rule.comment_text.as_deref().unwrap_or_default();
         let Some((of, when)) = meaning(&rule.chain, comment) else { continue };
-        // A rule of ours is several of the kernel's when it can match in several ways, and every endpoint has ends of
-        // tiers of its own.
+        // One policy rule becomes several kernel rules if it can match in several ways, and every endpoint has its own
+        // end of each tier.
         let sum = sums.entry((of.clone(), when)).or_insert_with(|| {
             let verdict = verdict(&of, &rule.expression_bytes);
             RuleCounter { of, when, verdict, packets: 0, bytes: 0 }
@@ -41,7 +41,7 @@ pub async fn counters(netns: &Netns) -> Result<Vec<RuleCounter>> {
     Ok(sums.into_values().collect())
 }
 
-/// What a rule does with a packet, as the kernel has it.
+/// Determines the verdict of a rule from its expressions in the kernel.
 fn verdict(of: &Counted, expressions: &[u8]) -> Verdict {
     let id = match of {
         Counted::Rule(id) => id,
@@ -75,7 +75,7 @@ fn verdict_code(expression: &[u8]) -> Option<i32> {
     code.try_into().ok().map(i32::from_be_bytes)
 }
 
-/// What the counter of a rule is of; nothing for rules that are no policy's.
+/// Returns the object that the counter of a rule belongs to; `None` for rules that do not belong to a policy.
 fn meaning(chain: &str, comment: &str) -> Option<(Counted, When)> {
     let stages = [("pre-dnat-", When::PreDnat), ("untracked-", When::Untracked), ("", When::Normal)];
     let (rest, when) = stages.iter().find_map(|(prefix, when)| Some((chain.strip_prefix(prefix)?, *when)))?;
@@ -91,7 +91,7 @@ fn meaning(chain: &str, comment: &str) -> Option<(Counted, When)> {
     Some((end, When::Normal))
 }
 
-/// A rule of a policy or profile: its chain says whose, its comment which.
+/// Parses the identity of a rule of a policy or profile: the owner from its chain, the index from its comment.
 fn of_policy(chain: &str, comment: &str) -> Option<RuleId> {
     let directions = [("in-", Direction::Ingress), ("out-", Direction::Egress)];
     let (owner, direction) =
@@ -100,7 +100,7 @@ fn of_policy(chain: &str, comment: &str) -> Option<RuleId> {
     Some(RuleId { owner: owner.parse().ok()?, direction, index: RuleIndex::at(position) })
 }
 
-/// The direction that a chain of an endpoint is about, as the endpoint sees it.
+/// Returns the direction that a chain of an endpoint handles, as seen from the endpoint.
 fn of_endpoint(chain: &str) -> Option<Direction> {
     const INGRESS: [&str; 3] = ["to-", "host-in/", "host-forward-in/"];
     const EGRESS: [&str; 3] = ["from-", "host-out/", "host-forward-out/"];

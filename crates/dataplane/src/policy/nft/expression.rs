@@ -1,4 +1,4 @@
-//! Rules in the kernel's words: a list of expressions that load, compare and act.
+//! Encodes rules as nf_tables expressions, which load, compare and act.
 
 use super::rule::{Action, Family, Field, Match, NatEnd, Rule, Test};
 use super::table::slots;
@@ -7,16 +7,16 @@ use nlink::netlink::nftables as wire;
 use std::net::IpAddr;
 use tortie_plan::PortRange;
 
-/// The one register for single values, and the first of the four-byte ones for keys of several fields.
+/// The register for single values, and the first of the four-byte registers for keys of several fields.
 const REGISTER: u32 = 1;
 const FIRST_SLOT: u32 = 8;
-/// Behind an address of either family.
+/// Registers behind an address of either family.
 const FIRST_PORT: u32 = 12;
 const LAST_PORT: u32 = 13;
 const VERDICT: u32 = 0;
 const LOG_NOTICE: u32 = 5;
 
-/// Where the two ways of translating keep the ports.
+/// Attribute types of the ports in the two kinds of source translation.
 #[derive(Clone, Copy)]
 struct PortAttributes {
     flags: u16,
@@ -35,7 +35,7 @@ const NAT: PortAttributes = PortAttributes {
     last: wire::NFTA_NAT_REG_PROTO_MAX,
 };
 
-/// A set that only one rule uses and that goes with it.
+/// An anonymous set that only one rule uses and that is deleted with it.
 pub(super) struct Nameless {
     pub id: u32,
     pub length: usize,
@@ -43,7 +43,8 @@ pub(super) struct Nameless {
     pub ranges: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// The expressions of a rule, and the nameless sets that have to be made before it. `next` numbers those.
+/// Encodes the expressions of a rule, and returns the anonymous sets that have to be created before it. `next` is the
+/// counter for their ids.
 pub(super) fn expressions<'r>(rule: &'r Rule, next: &'r mut u32) -> (Attributes, Vec<Nameless>) {
     let mut writer = Writer { list: Attributes::default(), nameless: Vec::new(), loaded: &[], next };
     rule.matches.iter().for_each(|condition| writer.condition(condition));
@@ -54,8 +55,8 @@ pub(super) fn expressions<'r>(rule: &'r Rule, next: &'r mut u32) -> (Attributes,
 struct Writer<'n> {
     list: Attributes,
     nameless: Vec<Nameless>,
-    /// What the registers of the last lookup still hold. Many lookups of the same thing load it once: the kernel takes
-    /// 128 expressions in a rule, of 4 KB together.
+    /// The fields that are still in the registers of the last lookup. Consecutive lookups of the same fields load them
+    /// only once: the kernel accepts at most 128 expressions in a rule, and 4 KB in total.
     loaded: &'n [Field],
     next: &'n mut u32,
 }
@@ -94,7 +95,7 @@ impl<'n> Writer<'n> {
             Test::Is(value) => self.compare(negated, value),
             Test::Begins(prefix) => self.compare(negated, prefix),
             Test::Any(bits) => {
-                // The lowest byte, where there is but one.
+                // A field of one byte uses the lowest byte of the mask.
                 let mask = match field.length() {
                     1 => bits.to_le_bytes()[..1].to_vec(),
                     _ => bits.to_ne_bytes().to_vec(),
@@ -150,7 +151,7 @@ impl<'n> Writer<'n> {
             Field::SourceType => self.route(ADDRESS_TYPE, SOURCE, register),
             Field::SourceTypeThere => self.route(ADDRESS_TYPE, SOURCE | OUT_INTERFACE, register),
             Field::ReturnInterface => self.route(INTERFACE, SOURCE | IN_INTERFACE, register),
-            // Behind the kinds of both addresses, the operation and the hardware address.
+            // Behind hardware type, protocol type, address lengths, operation and sender hardware address.
             Field::ArpSender => self.payload(NETWORK, 14, length, register),
             Field::Mark => self.meta(3, register),
             Field::InIndex => self.meta(4, register),
@@ -169,7 +170,7 @@ impl<'n> Writer<'n> {
         self.push("meta", data);
     }
 
-    /// What the routes of this host say of an address.
+    /// Loads the result of a route lookup (`fib`) for an address.
     fn route(&mut self, result: u32, of: u32, register: u32) {
         let data = Attributes::default()
             .number(wire::NFTA_FIB_DREG, register)
@@ -209,7 +210,7 @@ impl<'n> Writer<'n> {
         self.push("range", data);
     }
 
-    /// The register becomes itself and `mask`, exclusive-or `flip`.
+    /// Sets the register to (register AND `mask`) XOR `flip`.
     fn bits(&mut self, mask: &[u8], flip: &[u8]) {
         let length = u32::try_from(mask.len()).unwrap_or_default();
         let data = Attributes::default()
@@ -275,7 +276,7 @@ impl<'n> Writer<'n> {
             Action::SetMark(bits) => self.mark(!bits, *bits),
             Action::ClearMark(bits) => self.mark(!bits, 0),
             Action::Untrack => {
-                // This one has no data at all.
+                // This expression has no data attribute.
                 let expression = Attributes::default().text(wire::NFTA_EXPR_NAME, "notrack");
                 self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
             }
@@ -346,7 +347,7 @@ impl<'n> Writer<'n> {
         self.push("nat", translation(end, family));
     }
 
-    /// The upper six bits of what was the type of service, across the first two bytes of an IPv6 header.
+    /// Sets the upper six bits of the former type of service field, which spans the first two bytes of an IPv6 header.
     fn set_dscp(&mut self, family: Family, value: u8) {
         const NETWORK: u32 = 1;
         const LENGTH: u32 = 2;
@@ -372,8 +373,8 @@ impl<'n> Writer<'n> {
         self.push("payload", write);
     }
 
-    /// The ports that a translated packet may get, and that they are chosen at random: two nodes, or two packets of
-    /// one moment, that count up from the same port would have to be told apart again.
+    /// Adds the port range for translated packets, and has the kernel choose ports at random: ports counted up from the
+    /// same start would collide between nodes, and between packets translated at the same moment.
     fn ports(&mut self, data: Attributes, ports: Option<PortRange>, kinds: PortAttributes) -> Attributes {
         const GIVEN: u32 = 1 << 1;
         const FULLY_RANDOM: u32 = 1 << 4;
@@ -392,7 +393,7 @@ impl<'n> Writer<'n> {
         self.push("immediate", data);
     }
 
-    /// What the route of the packet takes becomes the option of the header. The kernel never makes it larger.
+    /// Sets the MSS option to the value that the packet's route allows. The kernel never increases it.
     fn clamp_mss(&mut self) {
         const TCP_MSS: u32 = 3;
         const TO_NETWORK: u32 = 1;
@@ -409,7 +410,7 @@ impl<'n> Writer<'n> {
             .number(wire::NFTA_BYTEORDER_LEN, LENGTH)
             .number(wire::NFTA_BYTEORDER_SIZE, LENGTH);
         self.push("byteorder", order);
-        // Behind kind and length of the option.
+        // Offset 2: behind kind and length of the option.
         let write = Attributes::default()
             .number(wire::NFTA_EXTHDR_SREG, REGISTER)
             .bytes(wire::NFTA_EXTHDR_TYPE, &[MAXIMUM_SEGMENT])
@@ -435,7 +436,7 @@ impl<'n> Writer<'n> {
     }
 }
 
-/// To the address in the register.
+/// Encodes a translation to the address in the register.
 fn translation(end: NatEnd, family: Family) -> Attributes {
     let end: u32 = match end {
         NatEnd::Source => 0,
@@ -456,7 +457,7 @@ fn value_of(value: &[u8]) -> Attributes {
     Attributes::default().bytes(wire::NFTA_DATA_VALUE, value)
 }
 
-/// A verdict as data, in a rule or in a map.
+/// Encodes a verdict as data, for a rule or a map.
 pub(super) fn verdict(code: i32, chain: Option<&str>) -> Attributes {
     let mut data = Attributes::default().bytes(wire::NFTA_VERDICT_CODE, &code.to_be_bytes());
     if let Some(chain) = chain {

@@ -1,4 +1,4 @@
-//! The endpoints that the kernel's table guards. Whoever wrote it need not run.
+//! Lists the endpoints that the kernel's table guards. The node that wrote the table need not be running.
 
 use super::foreign::observed::ForeignRule;
 use super::message::TABLE;
@@ -11,7 +11,7 @@ use nlink::netlink::nftables::Family;
 use std::collections::BTreeSet;
 use tortie_plan::Direction;
 
-/// None if there is no table.
+/// Returns the guarded endpoints; empty if the table does not exist.
 pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedEndpoint>> {
     let connection = netns.nftables()?;
     let describe = |error: nlink::Error| Error::kernel(TableFamily::Inet.object(), &error);
@@ -33,7 +33,7 @@ pub(crate) async fn guarded_endpoints(netns: &Netns) -> Result<BTreeSet<GuardedE
             guarded.insert(GuardedEndpoint::Host(Some(interface)));
         }
     }
-    // What the map does not find goes to the endpoint of all interfaces.
+    // Interfaces that are not in the map go to the endpoint of all interfaces.
     let everywhere = format!("{}/", names::HOST_IN);
     for rule in connection.list_rules(TABLE, Family::Inet).await.map_err(describe)? {
         if ForeignRule::new(&rule).target.is_some_and(|target| target.starts_with(&everywhere)) {

@@ -1,4 +1,4 @@
-//! The table in the kernel: transactions, reads and events.
+//! Access to our table in the kernel: transactions, reads and events.
 
 use super::blame;
 use super::diff::{ChainFingerprint, KernelTable};
@@ -19,45 +19,45 @@ use nlink::netlink::nftables::{self as wire, ChainInfo, SetInfo};
 use nlink::netlink::{NetlinkSocket, Nftables};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A whole transaction is sent at once; the kernel's default takes 200 KB.
+/// A transaction is sent as one message; the kernel's default limit is 200 KB.
 const SEND_BUFFER: usize = 256 << 20;
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Room for the events that our own bulk changes cause while nobody reads them.
+/// Receive buffer for the events that our own bulk changes cause while the engine is busy.
 const EVENT_BUFFER: usize = 32 << 20;
-/// How often a read is begun again because something changed meanwhile.
+/// Maximum number of attempts to read the table without a concurrent change.
 const READS: usize = 10;
-/// How many refused operations of a transaction are written down.
+/// Maximum number of rejected operations of a transaction in the error message.
 const SHOWN: usize = 3;
 const SUBSYSTEM: u8 = 10;
-/// Events taken in before anything is done about them.
+/// Maximum number of events processed at once.
 const EVENTS_AT_ONCE: usize = 4096;
 
 pub(crate) struct Kernel {
     pub family: TableFamily,
     connection: Connection<Nftables>,
-    /// For reading elements.
+    /// Socket for reading elements.
     reader: NetlinkSocket,
     faults: Faults,
 }
 
-/// Why a transaction was refused.
+/// The reason why a transaction was rejected.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
-    /// Positions of the operations that were, with the reason; none if it was not about one of them.
+    /// Positions of the rejected operations with the reason; empty if the error is not about a single operation.
     pub operations: Vec<(usize, String)>,
     pub reason: String,
-    /// An error that says nothing about the object it was met at: permission, memory, descriptors.
+    /// Whether the error is unrelated to the object that it was reported for: permission, memory, file descriptors.
     pub general: bool,
 }
 
 impl Refusal {
-    /// Whether no single object is the cause.
+    /// Whether the rejection concerns the whole transaction and not a single object.
     pub fn is_of_the_whole(&self) -> bool {
         self.general || self.operations.is_empty()
     }
 }
 
-/// Whether an errno is about the caller or the machine, whichever object it was met at.
+/// Whether an errno describes the caller or the machine, whichever object it was reported for.
 fn is_general(errno: i32) -> bool {
     use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, UnknownErrno};
     let errno = nix::errno::Errno::from_raw(errno);
@@ -76,12 +76,12 @@ impl Kernel {
         Ok(Kernel { family, connection, reader, faults: netns.faults().clone() })
     }
 
-    /// The number by which events name what we did.
+    /// Returns the netlink port, which identifies our own changes in events.
     pub fn port(&self) -> u32 {
         self.connection.socket().pid()
     }
 
-    /// All of it or nothing.
+    /// Commits a transaction: all operations take effect or none.
     pub async fn commit(&self, operations: &[Operation<'_>]) -> std::result::Result<(), Refusal> {
         if !self.faults.is_empty()
             && let Some(refusal) = self.injected(self.family, operations)
@@ -109,8 +109,8 @@ impl Kernel {
         Err(Refusal { operations: refused, reason: format!("{}{more}", shown.join("; ")), general })
     }
 
-    /// The changes of several tables, all or nothing. Says whether they were made; what was refused is for [`Kernel::commit`]
-    /// of each to find out.
+    /// Commits the changes of several tables in one transaction. Returns whether it succeeded; callers find the
+    /// rejected operation with a [`Kernel::commit`] for each table.
     pub async fn commit_together(&self, tables: &[(TableFamily, Vec<Operation<'_>>)]) -> bool {
         let is_refused = |(family, operations): &(TableFamily, Vec<Operation<'_>>)| {
             !self.faults.is_empty() && self.injected(*family, operations).is_some()
@@ -124,7 +124,7 @@ impl Kernel {
         transaction.commit(&self.connection).await.is_ok()
     }
 
-    /// The refusal of what the faults of a test name among these operations.
+    /// Returns the rejection that injected faults cause for these operations.
     fn injected(&self, family: TableFamily, operations: &[Operation<'_>]) -> Option<Refusal> {
         let mut refusal = Refusal { operations: Vec::new(), reason: String::new(), general: false };
         for position in 0..operations.len() {
@@ -138,7 +138,7 @@ impl Kernel {
         (!refusal.reason.is_empty()).then_some(refusal)
     }
 
-    /// The chains of a table of ours that the kernel enters by itself; none if there is no table.
+    /// Returns the base chains of one of our tables; empty if the table does not exist.
     pub async fn base_chains(&self, family: TableFamily) -> Result<Vec<String>> {
         let describe = |error: nlink::Error| Error::kernel(family.object(), &error);
         let tables = self.connection.list_tables_in(family.wire()).await.map_err(describe)?;
@@ -149,7 +149,7 @@ impl Kernel {
         Ok(chains.into_iter().filter(|chain| chain.hook.is_some()).map(|chain| chain.name).collect())
     }
 
-    /// Reads the table, if there is one.
+    /// Reads the table if it exists.
     pub async fn read(&self) -> Result<(KernelTable, BTreeMap<String, BTreeSet<Element>>)> {
         let describe = |error: nlink::Error| Error::kernel(self.family.object(), &error);
         for _ in 0..READS {
@@ -159,7 +159,7 @@ impl Kernel {
                 return read;
             }
         }
-        let reason = "it changes faster than it can be read".into();
+        let reason = "the table changes faster than it can be read".into();
         Err(Error::Kernel { object: self.family.object(), reason })
     }
 
@@ -223,7 +223,7 @@ impl Kernel {
     }
 }
 
-/// An element as the kernel tells it.
+/// An element as the kernel returns it.
 struct Raw {
     key: Vec<u8>,
     data: ElementData,
@@ -258,7 +258,7 @@ fn raw_elements(attributes: &[u8]) -> Vec<Raw> {
         .collect()
 }
 
-/// Puts the two ends of ranges together again.
+/// Joins the two ends of ranges.
 fn assemble(mut raw: Vec<Raw>, kind: SetType) -> BTreeSet<Element> {
     if !matches!(kind, SetType::Nets(_)) {
         let whole = raw.into_iter();
@@ -304,7 +304,7 @@ fn hook(chain: &ChainInfo, family: TableFamily) -> Option<Hook> {
     let kind =
         kinds.filter(|_| chain.policy == Some(ACCEPT)).find(|kind| chain.chain_type == Some(kind.wire()));
     let point = family.points().iter().copied().find(|point| point.number() == number);
-    // One that is none of ours has a priority that we never use.
+    // Represents a hook that we did not create by a priority that we never use.
     let unlike = Hook::filter(Point::Prerouting, i32::MIN);
     let ours = point.zip(chain.priority).zip(kind);
     Some(ours.map_or(unlike, |((point, priority), kind)| Hook { point, priority, kind }))
@@ -336,7 +336,7 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
     alike.next()
 }
 
-/// Whose tables others have changed, or may have.
+/// Which tables other programs have changed, or may have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub ours: bool,
@@ -355,13 +355,13 @@ impl Changed {
     }
 }
 
-/// What others do to tables.
+/// Notifications about changes of tables by other programs.
 pub(crate) struct Events {
     socket: NetlinkSocket,
 }
 
 impl Events {
-    /// What is done through these ports is no event.
+    /// Subscribes to notifications. Changes made through the ports in `own` are filtered out.
     pub fn open(netns: &Netns, own: [u32; 4]) -> Result<Events> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
@@ -372,13 +372,13 @@ impl Events {
         Ok(Events { socket })
     }
 
-    /// Returns when somebody else has changed a table, or may have.
+    /// Returns when another program has changed a table, or may have.
     pub async fn changed(&mut self) -> Result<Changed> {
         let mut changed = Changed::default();
         while !changed.any() {
             changed = self.next().await?;
         }
-        // Whoever changes a table changes much of it.
+        // A change of a table usually comes with many events.
         for _ in 0..EVENTS_AT_ONCE {
             match self.next().now_or_never() {
                 Some(more) => changed = changed.and(more?),
@@ -393,16 +393,16 @@ impl Events {
             Ok(data) => {
                 Ok(frames(&data).map(|frame| concerned(&frame)).fold(Changed::default(), Changed::and))
             }
-            // Events were lost.
+            // Events were lost because the receive buffer was full.
             Err(error) if error.is_no_buffer_space() => Ok(Changed::ALL),
             Err(error) => Err(Error::kernel("events of tables", &error)),
         }
     }
 }
 
-/// Whose table an event is about. Of those of others, chains and rules count.
+/// Returns which kind of table an event is about. Of foreign tables, only changes of chains and rules count.
 fn concerned(frame: &Frame<'_>) -> Changed {
-    // The first attribute of everything but generations is the table's name.
+    // The first attribute of every message except those about generations is the table's name.
     let [kind, subsystem] = frame.kind.to_le_bytes();
     let table = frame.attributes().and_then(|attributes| attributes::find(attributes, wire::NFTA_TABLE_NAME));
     let (Some(table), Some(family), SUBSYSTEM) = (table, frame.body.first(), subsystem) else {

@@ -1,4 +1,4 @@
-//! What is done to the table, as the messages of one transaction.
+//! Encodes operations on our tables as the netlink messages of one transaction.
 
 use super::expression::{self, Nameless};
 use super::ranges;
@@ -7,18 +7,18 @@ use super::table::{Element, ElementData, Hook, SetType, TableFamily, padded};
 use crate::netlink::Attributes;
 use nlink::netlink::nftables::{self as wire, RawMessage};
 
-/// The one table that is ours.
+/// Name of our tables.
 pub(crate) const TABLE: &str = "tortie";
-/// Lists of elements longer than this are cut: the length of a list has sixteen bits.
+/// Maximum length of a list of elements: the length field of an attribute has sixteen bits. Longer lists are split.
 const LIST: usize = 48 << 10;
 
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
-/// What the kernel's tools keep in a rule's userdata, and what we keep beside it.
+/// Types of entries in a rule's userdata: the comment, as `nft` stores it, and our fingerprint.
 const COMMENT: u8 = 0;
 pub(super) const FINGERPRINT: u8 = 0x74;
-/// Longer ones the kernel's tools do not show.
+/// `nft` does not show longer comments.
 const COMMENT_LIMIT: usize = 127;
 
 /// One change to the table.
@@ -30,7 +30,7 @@ pub(crate) enum Operation<'t> {
         name: &'t str,
         hook: Option<Hook>,
     },
-    /// Takes all rules away.
+    /// Deletes all rules of the chain.
     FlushChain {
         name: &'t str,
     },
@@ -60,10 +60,10 @@ pub(crate) enum Operation<'t> {
     },
 }
 
-/// The messages of operations, each with the position of its operation.
+/// Encodes operations as messages, each with the position of its operation.
 pub(super) fn messages(operations: &[Operation<'_>], family: TableFamily) -> Vec<(usize, RawMessage)> {
     let mut messages = Vec::new();
-    // Numbers for sets that have no name before the kernel gives them one; only unique within the transaction.
+    // Ids of anonymous sets, which get their names from the kernel; unique only within the transaction.
     let mut next = 1;
     for (position, operation) in operations.iter().enumerate() {
         for Message { kind, flags, attributes } in write(operation, &mut next) {
@@ -74,7 +74,7 @@ pub(super) fn messages(operations: &[Operation<'_>], family: TableFamily) -> Vec
     messages
 }
 
-/// A message of whichever family.
+/// A message without the table family.
 struct Message {
     kind: u8,
     flags: u16,
@@ -147,7 +147,7 @@ fn add_rule(chain: &str, rule: &Rule, next: &mut u32) -> Vec<Message> {
     messages
 }
 
-/// Kind, length and value of each.
+/// Encodes the userdata of a rule as a sequence of type, length and value.
 pub(super) fn userdata(rule: &Rule) -> Vec<u8> {
     let mut data = Vec::new();
     let mut push = |kind: u8, value: &[u8]| {
@@ -158,7 +158,7 @@ pub(super) fn userdata(rule: &Rule) -> Vec<u8> {
     if !rule.comment.is_empty() {
         let mut comment = rule.comment.clone();
         while comment.len() >= COMMENT_LIMIT {
-            // The end of it tells more than the beginning: which rule it is.
+            // The end of a comment is more important than its beginning: it identifies the rule.
             comment.remove(0);
         }
         comment.push('\0');
@@ -168,7 +168,7 @@ pub(super) fn userdata(rule: &Rule) -> Vec<u8> {
     data
 }
 
-/// How a set is declared.
+/// Declaration of a set.
 pub(super) struct Shape {
     pub kind: u32,
     pub length: u32,
@@ -177,7 +177,7 @@ pub(super) struct Shape {
 
 pub(super) fn shape(kind: SetType) -> Shape {
     let parts = kind.key();
-    // Types of several parts are packed six bits each.
+    // Type ids of several parts are packed with six bits each.
     let type_id = parts.iter().fold(0, |packed, part| packed << 6 | part.kind);
     let length: usize = match parts.as_slice() {
         [only] => only.length,
@@ -206,7 +206,7 @@ fn set(name: &str, kind: SetType, id: u32) -> Attributes {
         .number(wire::NFTA_SET_KEY_LEN, shape.length)
         .number(wire::NFTA_SET_ID, id);
     if matches!(kind, SetType::Interfaces | SetType::Chains) {
-        // So that the kernel's tools show names as names: the keys are in the host's order.
+        // Declares the keys as host byte order, so that `nft` shows interface names as text.
         let [a, b, c, d] = 1u32.to_ne_bytes();
         set = set.bytes(wire::NFTA_SET_USERDATA, &[0, 4, a, b, c, d]);
     }
@@ -228,7 +228,7 @@ fn set(name: &str, kind: SetType, id: u32) -> Attributes {
     set
 }
 
-/// A constant set of ranges for one rule, and its elements.
+/// Encodes a constant set of ranges for one rule, and its elements.
 fn nameless_set(nameless: &Nameless) -> Vec<Message> {
     let kind = match nameless.field {
         Field::Source(super::rule::Family::V4) | Field::Destination(super::rule::Family::V4) => 7,
@@ -236,7 +236,7 @@ fn nameless_set(nameless: &Nameless) -> Vec<Message> {
         Field::SourcePort | Field::DestinationPort => 13,
         Field::Protocol => 12,
         Field::IcmpType => 29,
-        // Shown as plain numbers.
+        // `nft` shows this type as plain numbers.
         _ => 4,
     };
     let flags = wire::NFT_SET_ANONYMOUS | wire::NFT_SET_CONSTANT | wire::NFT_SET_INTERVAL;
@@ -256,7 +256,7 @@ fn nameless_set(nameless: &Nameless) -> Vec<Message> {
     messages
 }
 
-/// Cuts elements into lists that fit a message.
+/// Splits elements into lists that fit into a message.
 fn lists(
     set: &str,
     id: Option<u32>,
@@ -299,7 +299,7 @@ fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<Attributes> {
     }
 }
 
-/// A range is its first key and, unless it ends where all keys end, the key after its last.
+/// Encodes a range as its first key and, unless it ends at the last possible key, the key after its last.
 fn interval(first: &[u8], last: &[u8]) -> Vec<Attributes> {
     let key = |key: &[u8]| {
         Attributes::default()
@@ -312,7 +312,7 @@ fn interval(first: &[u8], last: &[u8]) -> Vec<Attributes> {
     elements
 }
 
-/// The request for all elements of a set.
+/// Encodes the request for all elements of a set.
 pub(super) fn list_elements(family: TableFamily, set: &str, sequence: u32) -> Vec<u8> {
     const REQUEST_DUMP: u16 = 0x301;
     let attributes = Attributes::default()

@@ -1,7 +1,8 @@
 //! Policy in the kernel: the nf_tables tables `inet tortie` and `arp tortie`.
 //!
-//! `render` turns the plan into chains and sets, `diff` compares them with what the kernel has, `message` and `expression`
-//! write the difference down, `kernel` sends it as one transaction, for both tables at once where it can. [`Nftables`] holds it together.
+//! `render` turns the plan into chains and sets, `diff` compares them with the kernel's, `message` and `expression`
+//! encode the difference, and `kernel` sends it as one transaction, for both tables at once if possible. [`Nftables`]
+//! combines them.
 
 mod blame;
 mod counters;
@@ -41,17 +42,18 @@ use table::TableFamily;
 use tortie_plan::{Plan, Settings, Update};
 use writer::{TableFailure, Writer};
 
-/// Of earlier versions.
+/// Chain of older versions.
 const HOST_TRANSLATION: &str = "floating-out";
 
-/// Takes the tables away, if there are any: nothing is enforced any more. For hosts that are no longer nodes.
+/// Removes the tables if they exist, so that nothing is enforced any more. For hosts that are no longer nodes.
 pub(super) async fn remove(netns: &Netns) -> Result<()> {
     foreign::remove(netns).await?;
     offload::remove(netns).await?;
     let tables = [TableFamily::Inet, TableFamily::Arp];
     let kernel = Kernel::open(netns, TableFamily::Inet)?;
-    // A packet keeps the rules with which it entered a chain, but loses sight of deleted elements at once, and the rule behind
-    // a map drops what the map does not know. So the rules go first, all together.
+    // A packet keeps the rules with which it entered a chain, but deleted elements disappear for it immediately, and
+    // the rule behind a map drops packets that the map does not match. So the rules are removed first, all in one
+    // transaction.
     let mut entries = Vec::new();
     for family in tables {
         entries.push((family, kernel.base_chains(family).await?));
@@ -61,11 +63,11 @@ pub(super) async fn remove(netns: &Netns) -> Result<()> {
         .map(|(family, chains)| (*family, chains.iter().map(|name| Operation::FlushChain { name }).collect()))
         .collect();
     if entries.iter().any(|(_, chains)| !chains.is_empty()) {
-        // What is refused here is refused below too, with the reason.
+        // A rejection here is repeated below, with the reason.
         let _ = kernel.commit_together(&flushes).await;
     }
     for family in tables {
-        // Adding what is there does nothing, so this works whether it is there or not.
+        // Adding an existing table has no effect, so this works whether the table exists or not.
         let operations = [Operation::AddTable, Operation::DeleteTable];
         let refused = |refusal: Refusal| Error::Kernel { object: family.object(), reason: refusal.reason };
         Kernel::open(netns, family)?.commit(&operations).await.map_err(refused)?;
@@ -73,7 +75,7 @@ pub(super) async fn remove(netns: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Removes the chain that translated what the host itself sends to floating addresses, and returns those addresses.
+/// Removes the chain that translated packets from the host itself to floating addresses, and returns those addresses.
 pub(super) async fn remove_host_translation(netns: &Netns) -> Result<BTreeSet<IpAddr>> {
     let kernel = Kernel::open(netns, TableFamily::Inet)?;
     if !kernel.has_chain(HOST_TRANSLATION).await? {
@@ -102,7 +104,7 @@ pub(crate) struct Nftables {
     offload: Offload,
     flows: FlowInterfaces,
     state: State,
-    /// The whole plan has been heard once: before that, nothing is touched.
+    /// Whether a complete plan has been received: nothing is changed before that.
     in_force: bool,
 }
 
@@ -142,12 +144,12 @@ impl Nftables {
         self.policy.stats
     }
 
-    /// What the kernel does not take, and why; what depends on it is closed.
+    /// Returns the objects that the kernel rejects, with the reason; chains that depend on them drop all packets.
     pub fn refused(&self) -> Vec<Failure> {
         self.state.refused()
     }
 
-    /// Why the kernel does not judge by the plan, if so.
+    /// Returns the reason if the kernel does not enforce the plan.
     pub fn table_failure(&self) -> Option<Failure> {
         self.failed_tables().next().map(TableFailure::failure)
     }
@@ -156,27 +158,28 @@ impl Nftables {
         [&self.policy, &self.arp].into_iter().filter_map(Writer::failure)
     }
 
-    /// Says whether the kernel judges by the whole plan, but for what it refused: that is closed.
+    /// Whether the kernel enforces the complete plan, except for rejected objects: chains that depend on those drop all
+    /// packets.
     pub fn is_settled(&self) -> bool {
         self.in_force && self.failed_tables().next().is_none()
     }
 
-    /// The host endpoints, and the interfaces that each is about; all of them if `None`.
+    /// Returns the host endpoints with the interfaces of each; `None` means all interfaces.
     pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
         self.state.host_endpoints()
     }
 
-    /// Says whether [`Nftables::interfaces_are`] makes a difference.
+    /// Whether [`Nftables::interfaces_are`] has any effect.
     pub fn needs_interfaces(&self) -> bool {
         self.state.has_hosts()
     }
 
-    /// The interfaces that do not lead to workloads, and their addresses.
+    /// Sets the interfaces that do not belong to workloads, and their addresses.
     pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
         self.state.interfaces_are(interfaces);
     }
 
-    /// Says whether [`Nftables::flow_interfaces_are`] makes a difference.
+    /// Whether [`Nftables::flow_interfaces_are`] has any effect.
     pub fn offloads(&self) -> bool {
         self.state.settings().policy.flow_offload
     }
@@ -185,12 +188,12 @@ impl Nftables {
         self.flows = interfaces;
     }
 
-    /// Why connections do not go past the rules, although they should.
+    /// Returns the reason why flows are not offloaded although the settings request it.
     pub fn not_offloaded(&self) -> Option<Failure> {
         self.offload.failure().cloned()
     }
 
-    /// Somebody else may have changed tables.
+    /// Marks tables as stale that another program may have changed.
     pub fn invalidate(&mut self, changed: Changed) {
         self.offload.invalidate();
         if changed.ours {
@@ -201,12 +204,12 @@ impl Nftables {
         }
     }
 
-    /// Chains of others that may drop what policy allows.
+    /// Returns the chains of other programs that may drop packets which policy allows.
     pub fn overruled(&self) -> Vec<Failure> {
         self.foreign.failures()
     }
 
-    /// Makes the kernel's tables what they shall be, in one transaction if it can be.
+    /// Makes the kernel's tables match the desired ones, in one transaction if possible.
     pub async fn converge(&mut self, now: Duration) -> Vec<Failure> {
         if !self.in_force {
             return Vec::new();
@@ -217,16 +220,17 @@ impl Nftables {
             self.policy.converge(diff, now).await;
             self.arp.converge(arp, now).await;
         }
-        // By a mark that is not set yet nothing may be accepted.
+        // Foreign chains must not accept by the mark before our table sets it.
         if self.is_settled() {
             self.foreign.converge(&self.state.allowed, now).await;
         }
-        // Only what the rules have judged goes past them.
+        // Only flows that the rules have evaluated may be offloaded.
         let flows = (self.offloads() && self.is_settled()).then_some(&self.flows);
         self.offload.converge(flows, &self.state.settings().interface_prefixes, now).await;
         let mut failures = self.state.refused();
         for failed in self.failed_tables() {
-            // What the kernel named comes first: it says more to whoever waits for it.
+            // The objects that the kernel named come first: they are more specific for a caller that waits for a
+            // workload.
             failures.extend(failed.culprits.iter().map(|culprit| self.state.failure_of(culprit)));
             failures.push(failed.failure());
         }

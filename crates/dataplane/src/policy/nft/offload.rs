@@ -1,5 +1,5 @@
-//! Connections that policy has let pass go past all rules from then on, where the settings say so: a flow table, in a table
-//! of its own. A kernel without flow tables refuses that one alone.
+//! Offloads flows that policy has accepted, so that their packets bypass all rules, if the settings request it. Uses a
+//! flowtable in a separate table: a kernel without flowtables rejects only that table.
 
 use crate::error::{Error, Result};
 use crate::failure::{Failure, KernelObject};
@@ -17,11 +17,11 @@ const TABLE: &str = "tortie-flows";
 const FLOWS: &str = "flows";
 const CHAIN: &str = "forward";
 const OBJECT: KernelObject = KernelObject::Table { name: "inet tortie-flows" };
-/// Behind all chains that may drop a packet, those of others too.
+/// Behind all chains that may drop a packet, including those of other programs.
 const LAST: i32 = 1000;
-/// Of the flow table, where packets come in.
+/// Ingress priority of the flowtable.
 const INGRESS: i32 = 0;
-/// Between two looks, and before what was refused is tried again.
+/// Minimum interval between two reads, and delay after a rejection.
 const PAUSE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -29,30 +29,30 @@ pub(super) struct Offload {
     netns: Netns,
     connection: Connection<Nftables>,
     wanted: Wanted,
-    /// The kernel may have something else.
+    /// Whether the kernel's table may differ.
     stale: bool,
     not_before: Duration,
-    /// How often in a row the kernel has refused, and why the last time.
+    /// Number of consecutive rejections, and the reason of the last one.
     refused: (u32, Option<Failure>),
 }
 
-/// What the table shall have; nothing at all if no packet may come in through it.
+/// Desired content of the table; empty if it has no devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     devices: BTreeSet<String>,
     rules: Vec<FlowRule>,
 }
 
-/// A rule of the one chain.
+/// A rule of the forward chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FlowRule {
-    /// Every packet of this workload is to be seen.
+    /// Exempts a workload whose packets all have to pass the rules.
     See { interface: String, arriving: bool },
-    /// Connections of workloads go past the rules.
+    /// Offloads the flows of workloads.
     Pass { prefix: String, arriving: bool },
 }
 
-/// What the kernel has.
+/// The table as it is in the kernel.
 struct Observed {
     devices: BTreeSet<String>,
     comments: Vec<String>,
@@ -70,22 +70,23 @@ impl Offload {
         })
     }
 
-    /// The number by which events name what we did.
+    /// Returns the netlink port, which identifies our own changes in events.
     pub fn port(&self) -> u32 {
         self.connection.socket().pid()
     }
 
-    /// Somebody may have changed the table; where there is none that is no matter.
+    /// Requests another read, as a program may have changed the table; not needed if there should be no table.
     pub fn invalidate(&mut self) {
         self.stale |= self.wanted != Wanted::default();
     }
 
-    /// Why connections take the usual way. A first refusal may be of an interface that has just gone.
+    /// Returns the reason why flows are not offloaded. A first rejection is not reported, as it may concern an
+    /// interface that has just been removed.
     pub fn failure(&self) -> Option<&Failure> {
         self.refused.1.as_ref().filter(|_| self.refused.0 > 1)
     }
 
-    /// Has the connections of these interfaces go past the rules; none if `None`.
+    /// Offloads the flows of these interfaces; offloads nothing if `interfaces` is `None`.
     pub async fn converge(
         &mut self,
         interfaces: Option<&FlowInterfaces>,
@@ -120,7 +121,7 @@ impl Offload {
         }
     }
 
-    /// The table, if it is there.
+    /// Reads the table if it exists.
     async fn observe(&self) -> nlink::Result<Option<Observed>> {
         let tables = self.connection.list_tables_in(Family::Inet).await?;
         if !tables.iter().any(|table| table.name == TABLE) {
@@ -136,7 +137,8 @@ impl Offload {
         }))
     }
 
-    /// Connections that are past the rules stay so when interfaces come and go.
+    /// Returns the transaction that is due. Flows that are already offloaded stay so when interfaces are added or
+    /// removed.
     fn changes(&self, observed: Option<Observed>) -> nlink::Result<Option<Transaction>> {
         let Wanted { devices, rules } = &self.wanted;
         let transaction = self.connection.transaction();
@@ -176,7 +178,7 @@ impl Offload {
 }
 
 impl Observed {
-    /// Whether interfaces are all that may differ.
+    /// Whether the table differs at most in its interfaces.
     fn has(&self, rules: &[FlowRule]) -> bool {
         let comments: Vec<String> = rules.iter().map(FlowRule::comment).collect();
         !self.devices.is_empty() && self.comments == comments
@@ -197,7 +199,7 @@ impl Wanted {
 }
 
 impl FlowRule {
-    /// By which it is known again.
+    /// Returns the comment by which the rule is recognised.
     fn comment(&self) -> String {
         let way = |arriving: &bool| if *arriving { "from" } else { "to" };
         match self {
@@ -230,7 +232,7 @@ fn flows<'d>(devices: impl IntoIterator<Item = &'d String>) -> Flowtable {
     devices.into_iter().fold(empty, |flows, device| flows.device(device))
 }
 
-/// Takes the table away, if there is one.
+/// Removes the table if it exists.
 pub(super) async fn remove(netns: &Netns) -> Result<()> {
     Offload::open(netns)?.settle().await
 }

@@ -1,4 +1,4 @@
-//! Nets and ports as the kernel wants them: in order, merged, each with its first and last value.
+//! Converts nets and ports into sorted and merged ranges, each with its first and last value.
 
 use super::rule::Family;
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use tortie_plan::PortRange;
 
 pub(crate) type Range = (Vec<u8>, Vec<u8>);
 
-/// The addresses of one family that are in one of some nets.
+/// Returns the ranges of the nets of one family.
 pub(crate) fn of_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, family: Family) -> Vec<Range> {
     let mut ranges: Vec<Range> = nets
         .into_iter()
@@ -38,7 +38,7 @@ pub(crate) fn of_bytes(values: &[u8]) -> Vec<Range> {
     merge(ranges)
 }
 
-/// Joins what overlaps or touches; `ranges` are in order.
+/// Merges ranges that overlap or are adjacent; `ranges` must be sorted.
 fn merge(ranges: Vec<Range>) -> Vec<Range> {
     let mut merged: Vec<Range> = Vec::with_capacity(ranges.len());
     for (first, last) in ranges {
@@ -54,7 +54,7 @@ fn merge(ranges: Vec<Range>) -> Vec<Range> {
     merged
 }
 
-/// The next value; `None` after the last.
+/// Returns the next value; `None` after the last.
 pub(super) fn after(value: &[u8]) -> Option<Vec<u8>> {
     let mut next = value.to_vec();
     for byte in next.iter_mut().rev() {
@@ -66,7 +66,7 @@ pub(super) fn after(value: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The value before one that is not the first.
+/// Returns the previous value of one that is not the first.
 pub(super) fn before(value: &[u8]) -> Vec<u8> {
     let mut previous = value.to_vec();
     for byte in previous.iter_mut().rev() {

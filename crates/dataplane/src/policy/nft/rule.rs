@@ -1,14 +1,15 @@
-//! Rules as values: what a packet must be, and what is done to it then. Everything the kernel is sent, as our own types.
+//! nf_tables rules as values: the conditions on a packet and the actions. Covers every expression that is sent to the
+//! kernel.
 
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_plan::{LogLimit, PacketRate, PortRange};
 
-/// Something of a packet that can be compared or looked up.
+/// A property of a packet that can be compared or looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Field {
     InInterface,
     OutInterface,
-    /// Index of the interface it came in by; 0 when the host made it.
+    /// Index of the ingress interface; 0 for packets from the host itself.
     InIndex,
     Family,
     Protocol,
@@ -22,13 +23,13 @@ pub(crate) enum Field {
     Connection,
     ConnectionStatus,
     Mark,
-    /// What the destination is to the host that the packet came to, seen from the link it came by.
+    /// Address type of the destination, as seen from the ingress interface.
     DestinationType,
-    /// What the source is to the host: one of its own addresses, for one.
+    /// Address type of the source, for example an address of the host itself.
     SourceType,
-    /// The same, of the interface that the packet leaves by alone.
+    /// Address type of the source with regard to the egress interface alone.
     SourceTypeThere,
-    /// Index of the interface that the packet came in by, if what is sent to its source leaves by the same; else 0.
+    /// Index of the ingress interface if the route to the packet's source uses the same interface; otherwise 0.
     ReturnInterface,
     /// The address that the sender of an ARP packet claims.
     ArpSender,
@@ -63,7 +64,7 @@ impl Family {
 }
 
 impl Field {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn length(self) -> usize {
         match self {
             Field::InInterface | Field::OutInterface => 16,
@@ -78,17 +79,17 @@ impl Field {
     }
 }
 
-/// Values are as the kernel holds them: network order, but host order for marks and states.
+/// A comparison. Values have the kernel's representation: network byte order, but host byte order for marks and states.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Test {
     Is(Vec<u8>),
-    /// The first bytes are these.
+    /// The value starts with these bytes.
     Begins(Vec<u8>),
-    /// One of these bits is set.
+    /// At least one of these bits is set.
     Any(u32),
     /// All of these bits are set.
     All(u32),
-    /// One of these ranges has it; ends included, in order, apart from each other.
+    /// The value is in one of these ranges, which are inclusive, sorted and disjoint.
     Within(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
@@ -99,7 +100,7 @@ pub(crate) enum Match {
         negated: bool,
         test: Test,
     },
-    /// The fields together are in a named set.
+    /// The concatenation of the fields is in a named set.
     Lookup {
         fields: Vec<Field>,
         negated: bool,
@@ -150,7 +151,7 @@ impl Match {
     }
 }
 
-/// Bits of the connection's state.
+/// Bits of the conntrack state.
 pub(crate) mod state {
     pub const INVALID: u32 = 1;
     pub const ESTABLISHED: u32 = 2;
@@ -161,48 +162,48 @@ pub(crate) mod state {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Count,
-    /// Goes on with the next rule when there are too many.
+    /// Continues with this rule only up to the limit.
     Limit(LogLimit),
-    /// Goes on with this rule only when there are too many.
+    /// Continues with this rule only above the rate.
     Over(PacketRate),
-    /// Goes on with this rule only for connections beyond so many that are there. The kernel counts them at the rule.
+    /// Continues with this rule only for connections above the limit. The kernel keeps the count in the rule.
     ConnectionsOver(u32),
-    /// A line in the kernel's log with the prefix that is set, and a copy, with the identity of the rule, to whoever
-    /// listens to the group.
+    /// Writes a line with the configured prefix to the kernel log, and sends a copy of the packet with the identity of
+    /// the rule to the NFLOG group.
     Log {
         prefix: String,
         rule: String,
     },
     SetMark(u32),
     ClearMark(u32),
-    /// No connection tracking.
+    /// Disables connection tracking for the packet.
     Untrack,
-    /// The source becomes the address of the interface that the packet leaves by.
+    /// Sets the source to the address of the egress interface.
     Masquerade {
         ports: Option<PortRange>,
     },
-    /// The source becomes this address.
+    /// Sets the source to this address.
     TranslateSource {
         address: IpAddr,
         ports: Option<PortRange>,
     },
-    /// The destination becomes this address and port.
+    /// Sets the destination to this address and port.
     TranslateDestination {
         address: Ipv4Addr,
         port: u16,
     },
-    /// The address becomes what a map has for the fields, if it has anything.
+    /// Sets the address to the value that a map has for the fields, if any.
     TranslateBy {
         end: NatEnd,
         family: Family,
         fields: Vec<Field>,
         map: String,
     },
-    /// The differentiated services code point of the packet.
+    /// Sets the differentiated services code point.
     SetDscp(Family, u8),
-    /// Segments become as large as the route allows, at most. For packets with SYN.
+    /// Reduces the MSS to the value that the route allows. For packets with SYN.
     ClampMss,
-    /// On to the chain that a map has for the field, if it has one.
+    /// Goes to the chain that a map has for the field, if any.
     Dispatch {
         field: Field,
         map: String,
@@ -210,14 +211,14 @@ pub(crate) enum Action {
     Accept,
     Drop,
     Reject,
-    /// Ends a TCP connection.
+    /// Resets a TCP connection.
     Reset,
     Return,
     Jump(String),
     Goto(String),
 }
 
-/// Which address of a packet is translated.
+/// The address of a packet that is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NatEnd {
     Source,
@@ -226,7 +227,7 @@ pub(crate) enum NatEnd {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Rule {
-    /// For people.
+    /// Shown to users by `nft list`.
     pub comment: String,
     pub matches: Vec<Match>,
     pub actions: Vec<Action>,
@@ -242,7 +243,7 @@ impl Rule {
         self
     }
 
-    /// Says whether the kernel has this rule and no other: kept beside the comment, compared when looking.
+    /// Returns a hash by which the kernel's copy of the rule is recognised; stored in its userdata beside the comment.
     pub fn fingerprint(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
@@ -251,7 +252,7 @@ impl Rule {
     }
 }
 
-/// An interface's name as the kernel compares it.
+/// Returns an interface name in the kernel's representation.
 pub(crate) fn interface(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(Field::InInterface.length(), 0);

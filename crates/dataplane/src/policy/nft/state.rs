@@ -1,4 +1,4 @@
-//! The part of the plan that is policy, kept, and rendered again where it changes.
+//! Keeps the policy part of the plan, and renders the chains and sets again that a change affects.
 
 use super::diff::TableDiff;
 use super::ranges;
@@ -28,32 +28,32 @@ pub(crate) struct State {
     workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     traits: BTreeMap<WorkloadId, Traits>,
     hosts: BTreeMap<String, HostEndpoint>,
-    /// Policies that host endpoints list in other stages than the normal one.
+    /// Policies that host endpoints list in stages other than the normal one.
     listed: BTreeSet<PolicyId>,
     service_ranges: BTreeSet<IpNet>,
     tunnels: BTreeMap<TunnelKind, Tunnel>,
-    /// The workloads whose policy lists it.
+    /// Workloads by the policies that apply to them.
     users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
-    /// Who claims an interface; the smallest has it.
+    /// Workloads that claim an interface; the first in order owns it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
-    /// Interfaces that do not lead to workloads, and their addresses.
+    /// Interfaces that do not belong to workloads, and their addresses.
     interfaces: BTreeMap<String, Vec<IpAddr>>,
     assignment: Assignment,
-    /// Where packets have the mark of what policy allows.
+    /// Hooks and priorities at which packets carry the mark of allowed packets.
     pub allowed: Vec<Allowed>,
-    /// Chains and maps that belong to no single object.
+    /// Names of chains, sets and maps that do not belong to a single object.
     fixed: BTreeSet<String>,
     stale: Stale,
-    /// The table of policy.
+    /// The policy table.
     pub diff: TableDiff,
     /// The table of the ARP family.
     pub arp: TableDiff,
 }
 
-/// What concerns the table of a workload besides its policy.
+/// Properties of a workload, other than its policy, that affect the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Traits {
-    /// Where it is known.
+    /// `None` if it is unknown.
     mac: Option<[u8; 6]>,
     addresses: Vec<IpAddr>,
     floating: Vec<FloatingIp>,
@@ -67,13 +67,13 @@ impl From<&Workload> for Traits {
     }
 }
 
-/// What has to be rendered again.
+/// Objects that have to be rendered again.
 #[derive(Default)]
 struct Stale {
     policies: BTreeSet<PolicyId>,
     profiles: BTreeSet<String>,
     interfaces: BTreeSet<String>,
-    /// Sets of which the nets changed.
+    /// Sets whose nets changed.
     nets: BTreeSet<SetId>,
     fixed: bool,
 }
@@ -116,7 +116,8 @@ impl State {
         &self.settings
     }
 
-    /// Everything is rendered again by other settings; what comes out the same stays in the kernel as it is.
+    /// Schedules everything to be rendered with new settings; chains that remain the same are not rewritten in the
+    /// kernel.
     pub fn configure(&mut self, settings: Settings) {
         self.settings = settings;
         self.stale.policies.extend(self.policies.keys().cloned());
@@ -126,7 +127,7 @@ impl State {
         self.assign();
     }
 
-    /// Everything is as in the plan from now on.
+    /// Replaces the state with that of the plan.
     pub fn replace(&mut self, plan: &Plan) {
         let gone = |keys: Vec<Update>, state: &mut State| {
             keys.iter().for_each(|key| {
@@ -146,7 +147,7 @@ impl State {
         gone(profiles.map(|name| Update::Profile(name.clone(), None)).collect(), self);
         let tunnels = self.tunnels.keys().filter(|kind| !plan.tunnels.contains_key(kind));
         gone(tunnels.map(|kind| Update::Tunnel(*kind, None)).collect(), self);
-        // Sets are taken out and put in as a whole: the diff sees what is the same.
+        // Sets are removed and added as a whole: the diff finds the unchanged elements.
         gone(self.sets.0.keys().map(|id| Update::Set(id.clone(), None)).collect(), self);
 
         for (id, workload) in &plan.workloads {
@@ -175,7 +176,7 @@ impl State {
         self.apply(&Update::ServiceRanges(plan.service_ranges.clone()));
     }
 
-    /// Says whether it is of any concern here.
+    /// Applies an update. Returns whether it affects policy.
     pub fn apply(&mut self, update: &Update) -> bool {
         match update {
             Update::Workload(id, workload) => self.traits(id, workload.as_ref()),
@@ -213,7 +214,7 @@ impl State {
             Update::WorkloadPolicy(id, policy) => self.apply_workload_policy(id, policy.as_ref()),
             Update::HostEndpoint(name, endpoint) => {
                 let old = put(&mut self.hosts, name, endpoint.clone());
-                // Which chains a policy needs depends on the lists it is in.
+                // The chains that a policy needs depend on the lists that it is in.
                 let named = old.iter().chain(endpoint).flat_map(lists).flat_map(|(_, tiers)| policies(tiers));
                 self.stale.policies.extend(named.cloned());
                 self.assign();
@@ -242,7 +243,7 @@ impl State {
 
     fn policy(&mut self, id: &PolicyId, policy: Option<&Arc<Policy>>) {
         let before = put(&mut self.policies, id, policy.cloned());
-        // What the chains of endpoints depend on.
+        // The properties of a policy that chains of endpoints depend on.
         let shape = |policy: Option<&Arc<Policy>>| {
             policy.map(|policy| {
                 DIRECTIONS.map(|direction| {
@@ -281,7 +282,7 @@ impl State {
         }
     }
 
-    /// Keeps `users` true when a workload's policy changes.
+    /// Updates `users` after a change of a workload's policy.
     fn list(&mut self, id: &WorkloadId, old: Option<&WorkloadPolicy>, new: Option<&WorkloadPolicy>) {
         let named = |policy: Option<&'_ WorkloadPolicy>| -> BTreeSet<PolicyId> {
             policy.into_iter().flat_map(|policy| policies(&policy.tiers)).cloned().collect()
@@ -312,7 +313,7 @@ impl State {
             }
         }
         let old = put(&mut self.sets.0, id, kind.map(|kind| Collection { kind, nets: BTreeSet::new() }));
-        // Its nets are rendered again at the end, whether there are any or not.
+        // Render its nets again, even if the set has none.
         self.stale.nets.insert(id.clone());
         if old.map(|old| old.kind) != kind {
             self.mark_users(id);
@@ -344,7 +345,7 @@ impl State {
         }
     }
 
-    /// The policies and profiles that name a set.
+    /// Schedules the policies and profiles that refer to a set.
     fn mark_users(&mut self, id: &SetId) {
         let policies = self
             .policies
@@ -359,12 +360,12 @@ impl State {
         self.stale.fixed |= self.tunnels.keys().any(|kind| kind.peers().as_ref() == Some(id));
     }
 
-    /// The interfaces that workloads claim.
+    /// Returns the interfaces that workloads claim.
     pub fn interfaces_of_workloads(&self) -> impl Iterator<Item = &String> {
         self.claims.keys()
     }
 
-    /// The workloads that claim an interface.
+    /// Returns the workloads that claim an interface.
     pub fn at_interface(&self, interface: &str) -> impl Iterator<Item = &WorkloadId> {
         self.claims.get(interface).into_iter().flatten()
     }
@@ -389,7 +390,7 @@ impl State {
         listing.map(|(id, _)| id)
     }
 
-    /// Draws everything that changed.
+    /// Renders everything that changed.
     pub fn render(&mut self) {
         for id in std::mem::take(&mut self.stale.nets) {
             self.render_nets(&id);
@@ -433,7 +434,7 @@ impl State {
     fn render_policy(&mut self, id: &PolicyId) {
         let policy = self.policies.get(id);
         let stages = policy.map(|_| self.stages(id)).unwrap_or_default();
-        // Few policies are in lists of host endpoints: the others have no chains to look for there.
+        // Few policies are in lists of host endpoints: skip the chains of these stages for all others.
         let was_listed = match stages.is_empty() {
             true => self.listed.remove(id),
             false => !self.listed.insert(id.clone()),
@@ -459,7 +460,8 @@ impl State {
         }
     }
 
-    /// The stages that a policy has a chain for besides the normal one: those in which a host endpoint lists it.
+    /// Returns the stages, besides the normal one, that a policy needs a chain for: those in which a host endpoint
+    /// lists it.
     fn stages(&self, id: &PolicyId) -> BTreeSet<Stage> {
         let of_hosts = self.hosts.values().flat_map(lists).filter(|(stage, _)| *stage != Stage::Normal);
         let listed = of_hosts.filter(|(_, tiers)| policies(tiers).any(|named| named == id));
@@ -563,7 +565,7 @@ impl State {
         }
     }
 
-    /// Everybody's addresses that carry a code point, and which.
+    /// Returns all addresses of workloads and hosts that have a DSCP value, with that value.
     fn marked(&self) -> impl Iterator<Item = (IpAddr, u8)> {
         let workloads = self.traits.values().map(|traits| (&traits.addresses, traits.qos.dscp));
         let hosts = self.hosts.values().map(|host| (&host.expected, host.dscp));
@@ -572,7 +574,7 @@ impl State {
             .flat_map(|(addresses, dscp)| addresses.iter().filter_map(move |address| Some((*address, dscp?))))
     }
 
-    /// The interfaces that do not lead to workloads, as they are now.
+    /// Sets the interfaces that do not belong to workloads.
     pub fn interfaces_are(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>) {
         if self.interfaces != interfaces {
             self.interfaces = interfaces;
@@ -584,7 +586,7 @@ impl State {
         !self.hosts.is_empty()
     }
 
-    /// By name, with the interfaces that each has; all of them if `None`.
+    /// Returns the host endpoints by name with their interfaces; `None` means all interfaces.
     pub fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>> {
         let interfaces = |name: &String| {
             if self.assignment.everywhere.as_ref() == Some(name) {
@@ -597,7 +599,7 @@ impl State {
     }
 
     fn assign(&mut self) {
-        // An interface that an endpoint names is guarded before it comes.
+        // An interface that an endpoint names is guarded before it exists.
         let mut interfaces = self.interfaces.clone();
         let leads_to_workload =
             |name: &str| self.workloads(false).is_covered(name) || self.claims.contains_key(name);
@@ -668,7 +670,7 @@ impl State {
     }
 }
 
-/// An interface that no prefix covers is in a set of its own, which exists only where there are any.
+/// Adds or removes an interface that no prefix covers. Their set exists only while it is not empty.
 fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
     let element = Element::key(interface(name));
     if present {
@@ -684,7 +686,7 @@ fn render_uncovered(diff: &mut TableDiff, name: &str, present: bool) {
     }
 }
 
-/// The elements of one interface in a set of sources.
+/// Replaces the elements of one interface in a set of sources.
 fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<Element>) {
     let mine = interface(name);
     let old: Vec<Element> = diff
@@ -697,7 +699,7 @@ fn render_sources(diff: &mut TableDiff, set: &str, name: &str, wanted: Vec<Eleme
     wanted.into_iter().for_each(|element| diff.insert(set, element));
 }
 
-/// The lists of a host endpoint.
+/// Returns the policy lists of a host endpoint.
 fn lists(host: &HostEndpoint) -> [(Stage, &[Tier]); 4] {
     [
         (Stage::Normal, &host.tiers),
@@ -744,7 +746,7 @@ mod tests {
     use super::*;
     use tortie_plan::{Action, PolicyKind, TierEnd};
 
-    /// The chains of policies.
+    /// Returns the chains of policies.
     fn chains(state: &mut State) -> BTreeSet<String> {
         state.render();
         let of_policies = state.diff.wanted().chains.keys().filter(|name| name.contains("guard"));

@@ -1,10 +1,10 @@
-//! The table as a value: chains with their rules, sets and maps with what they hold.
+//! The table as a value: chains with their rules, sets and maps with their elements.
 
 use super::rule::{Family, Field, Rule};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the kernel enters a chain.
+/// Hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hook {
     pub point: Point,
@@ -12,11 +12,11 @@ pub(crate) struct Hook {
     pub kind: ChainKind,
 }
 
-/// What a chain may do to packets.
+/// Type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ChainKind {
     Filter,
-    /// Entered by the first packet of a connection alone; what is done to that is done to all of them.
+    /// Evaluated only for the first packet of a connection; its translation applies to all packets of the connection.
     Nat,
 }
 
@@ -46,17 +46,17 @@ pub(crate) enum Point {
     Forward,
     Output,
     Postrouting,
-    /// Of a table of the ARP family.
+    /// Hooks of a table of the ARP family.
     ArpInput,
     ArpOutput,
 }
 
-/// The families that we have a table of, each named `tortie`.
+/// The families in which we have a table, each named `tortie`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableFamily {
     /// Policy.
     Inet,
-    /// Who may claim which address on the links of workloads.
+    /// Restricts the addresses that workloads may claim on their links.
     Arp,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// What a set's keys are made of and how it finds them.
+/// Key and lookup type of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SetType {
     /// Exact addresses.
@@ -118,15 +118,15 @@ pub(crate) enum SetType {
     Sources(Family),
     /// Interface and range of addresses.
     SourceNets(Family),
-    /// From the name of an interface to a chain.
+    /// Map from interface name to chain.
     Chains,
-    /// From an address to another.
+    /// Map from address to address.
     Translations(Family),
-    /// From two addresses, a source and a destination, to another.
+    /// Map from source and destination address to address.
     PairTranslations(Family),
 }
 
-/// The data types of the kernel's tools, and how many bytes each takes in a key.
+/// A data type of `nft`, and its length in bytes within a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyPart {
     pub kind: u32,
@@ -153,7 +153,7 @@ impl SetType {
         }
     }
 
-    /// What a map leads to, if it is one of values: the kernel's data type and its length.
+    /// Returns the data type of the values if this is a map to values.
     pub fn value(self) -> Option<KeyPart> {
         match self {
             SetType::Translations(family) | SetType::PairTranslations(family) => {
@@ -172,15 +172,15 @@ impl SetType {
     }
 }
 
-/// One thing in a set. Keys of several parts are padded as registers are.
+/// An element of a set. Keys of several parts are padded to registers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Element {
     pub key: Box<[u8]>,
     pub data: ElementData,
 }
 
-/// What an element has beside its key. There are hundreds of thousands of elements, so it takes no more room than it must: only
-/// sets have ranges and only maps have something that a key leads to.
+/// Data of an element besides its key. There are hundreds of thousands of elements, so it has to be small: only sets
+/// have ranges, and only maps have values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ElementData {
     None,
@@ -220,12 +220,12 @@ pub(crate) struct Table {
     pub sets: BTreeMap<String, Set>,
 }
 
-/// A field and its length, padded to whole registers.
+/// Rounds a field length up to whole registers.
 pub(crate) fn padded(length: usize) -> usize {
     length.div_ceil(4) * 4
 }
 
-/// The key of several fields together.
+/// Joins several fields into a key.
 pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
     let mut key = Vec::new();
     for part in parts {
@@ -235,7 +235,7 @@ pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// How many bytes a field takes in a key.
+/// Returns the number of four-byte registers that a field occupies.
 pub(crate) fn slots(field: Field) -> usize {
     padded(field.length()) / 4
 }

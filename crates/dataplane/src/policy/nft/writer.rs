@@ -1,4 +1,4 @@
-//! Brings one table of the kernel to what its diff says, in transactions, and finds out what the kernel refuses.
+//! Applies the diff of one table to the kernel in transactions, and identifies the objects that the kernel rejects.
 
 use super::blame::{self, Culprit};
 use super::diff::TableDiff;
@@ -11,23 +11,24 @@ use crate::netns::Netns;
 use crate::policy::{EngineStats, PolicyStats};
 use std::time::Duration;
 
-/// How often a transaction is changed and tried again before it has to wait.
+/// Maximum number of consecutive attempts with a reduced transaction before the writer waits.
 const ATTEMPTS: usize = 20;
-/// Before what was refused is tried again: at first, and at most.
+/// First and longest delay before a rejected transaction is retried.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// At most, where the kernel refuses single objects: they are closed meanwhile, and each attempt reads the whole table.
+/// Longest delay if the kernel rejects single objects: the chains concerned drop all packets until then, and each
+/// attempt reads the whole table.
 const LONGEST_CLOSED: Duration = Duration::from_secs(60);
 
 pub(super) struct Writer {
     kernel: Kernel,
-    /// The kernel has to be read before the next transaction.
+    /// Whether the kernel has to be read before the next transaction.
     unsure: bool,
-    /// Why the kernel's table is not the diff's: it judges by what it had before, or by nothing.
+    /// The reason why the kernel's table differs from the diff: the kernel enforces its previous state, or nothing.
     failure: Option<TableFailure>,
-    /// The whole table is tried again then, or as soon as something changes.
+    /// Delay before the next attempt for the whole table; any change resets it.
     table_retry: BackOff,
-    /// Single objects that were refused are tried again then.
+    /// Delay before the next attempt for rejected single objects.
     object_retry: BackOff,
     pub stats: PolicyStats,
 }
@@ -48,13 +49,13 @@ impl Writer {
         self.kernel.port()
     }
 
-    /// Somebody else may have changed the table.
+    /// Requests a read of the table, as another program may have changed it.
     pub fn invalidate(&mut self) {
         self.unsure = true;
         self.table_retry.reset();
     }
 
-    /// The diff has changed: a refusal of the whole may be one of the past.
+    /// Allows an immediate attempt after a change of the diff, which may resolve a rejection of the whole table.
     pub fn diff_changed(&mut self) {
         self.table_retry.reset();
     }
@@ -63,7 +64,7 @@ impl Writer {
         self.failure.as_ref()
     }
 
-    /// What is to change, where nothing is in the way of changing it together with another table.
+    /// Returns the pending operations if they can be combined with those of another table.
     fn operations<'d>(&self, diff: &'d TableDiff) -> Option<Vec<Operation<'d>>> {
         let is_clear = !self.unsure
             && self.failure.is_none()
@@ -72,8 +73,8 @@ impl Writer {
         is_clear.then(|| diff.operations()).filter(|operations| !operations.is_empty())
     }
 
-    /// Changes this table and another in one transaction if both have to be changed: the kernel takes as long for a small one as
-    /// for two. Says whether it did.
+    /// Changes this table and another in one transaction if both have changes: the kernel needs as much time for one
+    /// small transaction as for two tables. Returns whether it succeeded.
     pub async fn converge_with(
         &mut self,
         diff: &mut TableDiff,
@@ -84,7 +85,7 @@ impl Writer {
         let Some(ours) = self.operations(diff) else { return false };
         let tables = [(self.kernel.family, ours), (other.kernel.family, theirs)];
         if !self.kernel.commit_together(&tables).await {
-            // Perhaps it was made and only its answer lost.
+            // The transaction may have been committed and only its acknowledgement lost.
             (self.unsure, other.unsure) = (true, true);
             return false;
         }
@@ -97,7 +98,7 @@ impl Writer {
         true
     }
 
-    /// Makes the kernel's table what it shall be.
+    /// Makes the kernel's table match the diff.
     pub async fn converge(&mut self, diff: &mut TableDiff, now: Duration) {
         if self.failure.is_some() && !self.table_retry.is_due(now) {
             return;
@@ -163,13 +164,13 @@ impl Writer {
             };
             self.stats.refused_writes += 1;
             let table = family.object();
-            tracing::warn!(%table, reason = refusal.reason, "the kernel refused a change of policy");
+            tracing::warn!(%table, reason = refusal.reason, "the kernel rejected a change of policy");
             self.unsure = true;
-            // Neither permission nor memory is the fault of what it was met at.
+            // Errors such as missing permission or memory are not caused by the object that they are reported for.
             if refusal.is_of_the_whole() {
                 return Err(give_up(refusal.reason, Vec::new()));
             }
-            // The kernel may only be different from what we believed: read before blaming anything.
+            // The kernel's table may only differ from the assumed state: read it before rejecting any object.
             if fresh {
                 let culprits = culprits.unwrap_or_default();
                 let mut helped = false;
@@ -186,12 +187,12 @@ impl Writer {
     }
 }
 
-/// Why a transaction was given up.
+/// The reason why a transaction was abandoned.
 #[derive(Clone, Debug)]
 pub(super) struct TableFailure {
     family: TableFamily,
     reason: String,
-    /// What the kernel named, if it named anything.
+    /// The objects that the kernel named, if any.
     pub culprits: Vec<Culprit>,
 }
 
@@ -202,7 +203,7 @@ impl TableFailure {
     }
 }
 
-/// Pauses between attempts that double as long as they fail.
+/// Delay between attempts that doubles with each failure.
 #[derive(Debug)]
 struct BackOff {
     pause: Duration,

@@ -1,5 +1,5 @@
-//! The table as it shall be, beside what is known to be in the kernel. From the two come the operations of the next
-//! transaction, as many as there are differences.
+//! Keeps the desired table and the known state of the kernel's table, and computes the operations of the next
+//! transaction from their differences.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,7 @@ use super::table::{Chain, Element, Hook, Set, SetType, Table};
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A chain as far as the kernel's copy can be distinguished from another.
+/// The properties of a chain by which the kernel's copy is compared with the desired one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChainFingerprint {
     pub hook: Option<Hook>,
@@ -24,39 +24,39 @@ impl ChainFingerprint {
     }
 }
 
-/// What the kernel has.
+/// The table as it is in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KernelTable {
-    /// The table itself.
+    /// Whether the table exists.
     pub there: bool,
-    /// The table is not as we would make it.
+    /// Whether the table has attributes that we would not give it.
     pub odd: bool,
     pub chains: BTreeMap<String, ChainFingerprint>,
-    /// `None` for a set that is not as we would make it.
+    /// `None` for a set with attributes that we would not give it.
     pub sets: BTreeMap<String, Option<SetType>>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct TableDiff {
     wanted: Table,
-    /// How many rules and maps that is.
+    /// Number of rules and maps in `wanted`.
     rules: usize,
     maps: usize,
     seen: KernelTable,
-    /// Chains and sets that may differ.
+    /// Chains and sets that may differ from the kernel's.
     chains: BTreeSet<String>,
     sets: BTreeSet<String>,
     /// Elements that may differ, and whether the kernel has them.
     elements: BTreeMap<String, BTreeMap<Element, bool>>,
-    /// Chains and sets that the kernel refused, or that need one that it refused.
+    /// Chains and sets that the kernel rejected, and chains that refer to a rejected set.
     refused: BTreeMap<String, Refused>,
-    /// Elements of single workloads that the kernel refused: without them nothing of theirs gets through.
+    /// Rejected elements that concern a single workload: without them, the packets of that workload are dropped.
     refused_elements: BTreeMap<String, BTreeMap<Element, String>>,
-    /// Stands for every chain that was refused, or that needs what was refused.
+    /// Replacement for every chain that was rejected or that refers to a rejected set: it drops all packets.
     closed: Chain,
 }
 
-/// Why a chain or set is not in the kernel.
+/// The reason why a chain or set is not in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub object: KernelObject,
@@ -88,7 +88,7 @@ impl TableDiff {
         }
     }
 
-    /// A set that is there keeps its elements.
+    /// Adds a set; an existing set keeps its elements.
     pub fn put_set(&mut self, name: String, kind: SetType) {
         let mut elements = BTreeSet::new();
         if let Some(old) = self.wanted.sets.get_mut(&name) {
@@ -131,7 +131,7 @@ impl TableDiff {
         self.wanted.sets.get(name).into_iter().flat_map(|set| &set.elements)
     }
 
-    /// The elements of a set from one on, in order.
+    /// Returns the elements of a set in order, starting at `first`.
     pub fn elements_from(&self, name: &str, first: &Element) -> impl Iterator<Item = &Element> {
         self.wanted.sets.get(name).into_iter().flat_map(|set| set.elements.range(first.clone()..))
     }
@@ -140,7 +140,7 @@ impl TableDiff {
         &self.wanted
     }
 
-    /// The kernel has been read: nothing else is known any more.
+    /// Replaces the known kernel state with one that was just read.
     pub fn observe(&mut self, seen: KernelTable, mut elements: BTreeMap<String, BTreeSet<Element>>) {
         self.chains = self.wanted.chains.keys().chain(seen.chains.keys()).cloned().collect();
         self.sets = self.wanted.sets.keys().chain(seen.sets.keys()).cloned().collect();
@@ -154,14 +154,15 @@ impl TableDiff {
                 self.elements.insert(name.clone(), touched);
             }
         }
-        // A set that shall go may be wanted again before it went: then it is still full.
+        // A set that is about to be deleted may be added again before that; the kernel's copy then still has its
+        // elements.
         for (name, there) in elements {
             self.elements.insert(name, there.into_iter().map(|element| (element, true)).collect());
         }
         self.seen = seen;
     }
 
-    /// Tries again what was refused.
+    /// Schedules another attempt for everything that was rejected.
     pub fn retry_refused(&mut self) {
         for name in std::mem::take(&mut self.refused).into_keys() {
             self.chains.insert(name.clone());
@@ -179,7 +180,7 @@ impl TableDiff {
         &self.refused
     }
 
-    /// Elements of single workloads: set, its type, element and reason.
+    /// Returns the rejected elements that concern single workloads: set, its type, element and reason.
     pub fn refused_elements(&self) -> impl Iterator<Item = (&str, SetType, &Element, &str)> {
         self.refused_elements.iter().flat_map(|(name, refused)| {
             let kind = self.wanted.sets.get(name).map(|set| set.kind);
@@ -188,22 +189,23 @@ impl TableDiff {
         })
     }
 
-    /// How many chains, sets and elements of workloads the kernel does not take.
+    /// Returns the number of chains, sets and workload elements that the kernel rejects.
     pub fn refused_count(&self) -> usize {
         self.refused.len() + self.refused_elements.values().map(BTreeMap::len).sum::<usize>()
     }
 
-    /// How many chains and rules there shall be.
+    /// Returns the desired number of chains and rules.
     pub fn chain_counts(&self) -> (usize, usize) {
         (self.wanted.chains.len(), self.rules)
     }
 
-    /// How many sets and maps there shall be.
+    /// Returns the desired number of sets and maps.
     pub fn set_counts(&self) -> (usize, usize) {
         (self.wanted.sets.len() - self.maps, self.maps)
     }
 
-    /// Takes something out that the kernel does not take; what needs it is closed. Says whether that changes anything.
+    /// Excludes a rejected object from the table, and closes the chains that refer to it. Returns whether that changes
+    /// anything.
     pub fn refuse(&mut self, culprit: &Culprit) -> bool {
         let Culprit { name, object, reason, element, .. } = culprit;
         if let Some(element) = element {
@@ -219,7 +221,7 @@ impl TableDiff {
         if is_set {
             self.sets.insert(name.clone());
             let users: Vec<String> = self.users(name).map(str::to_owned).collect();
-            // Where the kernel enters there is nothing to close: without that set the table makes no sense.
+            // A base chain must not be closed: without a set that it uses, the table cannot work.
             let essential = users
                 .iter()
                 .any(|user| self.wanted.chains.get(user).is_some_and(|chain| chain.hook.is_some()));
@@ -245,7 +247,7 @@ impl TableDiff {
         refused.insert(element.clone(), reason.to_owned()).is_none()
     }
 
-    /// The elements that a set of the kernel shall have now.
+    /// Returns the elements that the kernel's set should have now, without the rejected ones.
     fn accepted<'t>(&'t self, name: &str, set: &'t Set) -> impl Iterator<Item = &'t Element> {
         let refused = self.refused_elements.get(name);
         set.elements
@@ -253,7 +255,7 @@ impl TableDiff {
             .filter(move |element| refused.is_none_or(|refused| !refused.contains_key(*element)))
     }
 
-    /// The chains with a rule that reads into a set.
+    /// Returns the chains with a rule that refers to a set.
     pub fn users(&self, set: &str) -> impl Iterator<Item = &str> {
         let uses = move |rule: &Rule| {
             let matched =
@@ -280,8 +282,9 @@ impl TableDiff {
         self.wanted.sets.get(name).filter(|_| !self.refused.contains_key(name))
     }
 
-    /// What has to be there before the rest: new sets of ranges. The kernel shows what it put into them a moment after it
-    /// shows the rules of the same transaction, so they are filled while nothing names them yet.
+    /// Returns operations that need their own transaction before the rest: new sets of ranges. The kernel activates
+    /// their elements a moment after the rules of the same transaction, so they are filled before any rule refers to
+    /// them.
     pub fn preparations(&self) -> Vec<Operation<'_>> {
         let mut plan = Operations::default();
         if !self.must_start_over() {
@@ -299,7 +302,7 @@ impl TableDiff {
         new.filter_map(|name| Some((name, self.set(name)?))).filter(|(_, set)| set.kind.is_ranges())
     }
 
-    /// The kernel has taken the preparations.
+    /// Records that the kernel has accepted the preparations.
     pub fn prepared(&mut self) {
         let new: Vec<(String, SetType)> =
             self.new_ranges().map(|(name, set)| (name.clone(), set.kind)).collect();
@@ -310,7 +313,8 @@ impl TableDiff {
         }
     }
 
-    /// What has to be done now, in an order the kernel takes: what is needed comes first, what is no longer needed last.
+    /// Returns the operations that are due, in an order that the kernel accepts: objects are added before they are
+    /// referenced, and removed after the last reference.
     pub fn operations(&self) -> Vec<Operation<'_>> {
         if self.must_start_over() {
             return self.everything();
@@ -354,7 +358,7 @@ impl TableDiff {
         plan.in_order()
     }
 
-    /// Whether something is there under one of our names that cannot be changed into ours.
+    /// Whether the kernel has an object under one of our names that cannot be changed into the desired one.
     fn must_start_over(&self) -> bool {
         let hooks_differ = self.chains.iter().any(|name| {
             let pair = self.chain(name).zip(self.seen.chains.get(name));
@@ -369,7 +373,7 @@ impl TableDiff {
 
     fn everything(&self) -> Vec<Operation<'_>> {
         let mut plan = Operations::default();
-        // Adding what is there does nothing, so this works whether it is there or not.
+        // Adding an existing table has no effect, so this works whether the table exists or not.
         plan.first.extend([Operation::AddTable, Operation::DeleteTable, Operation::AddTable]);
         for name in self.wanted.chains.keys() {
             if let Some(chain) = self.chain(name) {
@@ -384,7 +388,7 @@ impl TableDiff {
         plan.in_order()
     }
 
-    /// The kernel has taken the operations.
+    /// Records that the kernel has accepted the operations.
     pub fn done(&mut self) {
         if self.must_start_over() {
             let chains = self.wanted.chains.keys().chain(self.seen.chains.keys());
@@ -419,7 +423,7 @@ fn touch<'e>(
     elements.entry(name.to_owned()).or_default()
 }
 
-/// Operations by when they may happen.
+/// Operations grouped by their order in the transaction.
 #[derive(Default)]
 struct Operations<'t> {
     first: Vec<Operation<'t>>,
@@ -471,7 +475,7 @@ impl<'t> Operations<'t> {
     }
 
     fn in_order(mut self) -> Vec<Operation<'t>> {
-        // Sets before chains: a map that goes still leads to chains that go with it.
+        // Delete sets before chains: a map that is deleted still refers to chains that are deleted with it.
         self.last.sort_by_key(|operation| matches!(operation, Operation::DeleteChain { .. }));
         let stages = [self.first, self.flushes, self.removals, self.elements, self.rules, self.last];
         stages.into_iter().flatten().collect()

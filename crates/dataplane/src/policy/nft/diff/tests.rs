@@ -1,17 +1,18 @@
-//! A kernel that is a value takes the operations of any history, and ends up with what is wanted.
+//! Property test: an in-memory model of the kernel applies the operations of any history, and ends up with the desired
+//! table.
 
 use super::*;
 use crate::policy::nft::table::{ElementData, Point};
 use proptest::prelude::*;
 
-/// The kernel's table, with the kernel's rules about what may be done when.
+/// Model of the kernel's table, including the constraints that the kernel enforces within a transaction.
 #[derive(Default)]
 struct Model {
     there: bool,
     table: Table,
 }
 
-/// The chain that an element of a map leads to.
+/// Returns the chain that an element of a map jumps to.
 fn target(element: &Element) -> Option<&str> {
     match &element.data {
         ElementData::Goto(chain) => Some(chain),
@@ -87,17 +88,17 @@ impl Model {
     }
 }
 
-/// Something that happens.
+/// A step of a history.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Workload, and what its chain says.
+    /// Adds a workload: its number, and the content of its chain.
     Put(u8, u8),
     Drop(u8),
     Member(u8, bool),
     Net(u8, bool),
-    /// The kernel is made to have it.
+    /// Applies all differences to the model.
     Commit,
-    /// Somebody else was at it: takes a chain's rules away, an element, or all.
+    /// Simulates a change by another program: removes the rules of a chain, an element, or everything.
     Meddle(u8),
     Look,
 }
@@ -138,7 +139,7 @@ fn happens(step: &Step, diff: &mut TableDiff, model: &mut Model) {
             } else {
                 diff.remove("nets", &element);
             }
-            // Rules name the set of ranges only while it is there.
+            // Rules refer to the set of ranges only while it exists.
             let empty = diff.elements("nets").next().is_none();
             let lookup = |set: &str| Match::lookup([crate::policy::nft::rule::Field::Mark], set);
             let mut matches = vec![lookup("set")];
@@ -164,7 +165,7 @@ fn happens(step: &Step, diff: &mut TableDiff, model: &mut Model) {
         Step::Meddle(_) => *model = Model::default(),
         Step::Look => {}
     }
-    // Whatever others did, we hear of it before the next transaction.
+    // The engine learns of a foreign change before its next transaction.
     if let Step::Meddle(_) | Step::Look = step {
         let (seen, elements) = model.read();
         diff.observe(seen, elements);
@@ -209,7 +210,7 @@ fn a_set_that_is_wanted_again_before_it_went_has_no_old_members() {
     assert_eq!(&model.table, diff.wanted());
 }
 
-/// There is one for every address of every set, twice until it is in the kernel.
+/// One exists for every address of every set, and a second one until it is in the kernel.
 #[test]
 fn an_element_is_small() {
     assert_eq!(size_of::<Element>(), 40);

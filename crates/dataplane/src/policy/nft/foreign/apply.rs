@@ -1,4 +1,4 @@
-//! Our rule in a chain of somebody else's table, in one transaction.
+//! Writes the accept rule into a chain of another program's table, in one transaction.
 
 use super::super::{expression, message};
 use super::accepting;

@@ -1,27 +1,28 @@
-//! Where our rule stands in a chain: in front of everything that could drop, but behind what knows the services. Pure.
+//! Computes the position of our rule in a foreign chain: before all rules that could drop packets, but after those of
+//! kube-proxy. Without I/O.
 
-/// What a rule is to us.
+/// Classification of a rule in a foreign chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ours,
-    /// A copy of ours that somebody saved and restored, or one of another version.
+    /// A copy of our rule that a program saved and restored, or a rule of another version.
     Copy,
-    /// Leads to the services.
+    /// Jumps to a chain of kube-proxy.
     Services,
     Other,
 }
 
-/// Positions are those of the chain as it was read.
+/// A change to a chain. Positions refer to the chain as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     Delete(usize),
-    /// At the end if there is none to stand in front of.
+    /// Appends if `before` is `None`.
     Insert {
         before: Option<usize>,
     },
 }
 
-/// What has to be done to a chain. One that drops nothing needs no rule of ours.
+/// Computes the changes to a chain. A chain that cannot drop anything needs no rule.
 pub(super) fn edits(rules: &[Kind], drops: bool, wanted: bool) -> Vec<Edit> {
     let others = || rules.iter().enumerate().filter(|(_, kind)| matches!(kind, Kind::Services | Kind::Other));
     let wanted = wanted && (drops || others().next().is_some());
@@ -67,7 +68,7 @@ mod tests {
         assert_eq!(edits(&[Other], true, false), []);
     }
 
-    /// What is done to the chain, done to a list.
+    /// Applies the edits to a list.
     fn applied(rules: &[Kind], edits: &[Edit]) -> Vec<Kind> {
         let mut after: Vec<(Option<usize>, Kind)> =
             rules.iter().copied().enumerate().map(|(i, k)| (Some(i), k)).collect();

@@ -1,4 +1,4 @@
-//! The same in the tables of iptables-legacy, where they are in use.
+//! Inserts the accept rule into the tables of iptables-legacy, if these are in use.
 
 use super::super::render::Allowed;
 use super::super::table::Point;
@@ -9,10 +9,10 @@ use crate::failure::{Concerns, Failure, KernelObject};
 use crate::netns::Netns;
 use std::time::Duration;
 
-/// The kernel does not say when these tables change.
+/// Polling interval: the kernel does not report changes of these tables.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The chains that packets with our mark can come to: table, chain, where the kernel enters it, at which priority.
+/// The chains that packets with our mark may reach: table, chain, hook and priority.
 const CHAINS: [(&str, &str, Point, i32); 4] = [
     ("filter", "INPUT", Point::Input, 0),
     ("filter", "FORWARD", Point::Forward, 0),
@@ -63,7 +63,7 @@ impl Legacy {
                 if let Err(reason) = place.settle(&self.netns, wanted, bits(allowed)).await {
                     let object = place.object();
                     self.failures.push(Failure { object, concerns: Concerns::nobody(), reason });
-                    // The program is missing or its lock is held; the other chains have to wait as well.
+                    // The program is missing or its lock is held: the other chains would fail as well.
                     break;
                 }
             }
@@ -91,7 +91,7 @@ impl Place {
         for words in commands(&diff::edits(&kinds, drops, wanted), &rules, self.chain, bits) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.run(netns, &words).await?;
-            tracing::info!(chain = %self.object(), command = words.join(" "), "what policy allows, there");
+            tracing::info!(chain = %self.object(), command = words.join(" "), "changed our rule in this chain");
         }
         Ok(())
     }
@@ -102,14 +102,14 @@ impl Place {
     }
 }
 
-/// A rule of a chain, and which bits it asks for if it is of ours.
+/// A rule of a chain, and the mark bits that it matches if it is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed {
     kind: Kind,
     bits: u32,
 }
 
-/// What the program is told of our rule, after the chain.
+/// Returns the arguments for our rule, after the chain name.
 fn rule(bits: u32) -> Vec<String> {
     let bits = format!("{bits:#x}/{bits:#x}");
     ["-m", "mark", "--mark", &bits, "-m", "comment", "--comment", COMMENT, "-j", "ACCEPT"]
@@ -117,7 +117,7 @@ fn rule(bits: u32) -> Vec<String> {
         .to_vec()
 }
 
-/// The same as the program prints it.
+/// Returns our rule in the form that the program prints.
 fn printed(chain: &str, bits: u32) -> String {
     let quoted = rule(bits)
         .iter()
@@ -126,7 +126,8 @@ fn printed(chain: &str, bits: u32) -> String {
     format!("-A {chain} {}", quoted.join(" "))
 }
 
-/// What the rules of a chain are to us, and whether its policy drops. One of ours with other bits is from before the mask changed.
+/// Classifies the rules of a chain, and returns whether its policy drops. Our rule with other bits was written before
+/// the mask changed.
 fn read(listing: &str, chain: &str, bits: u32) -> (Vec<Listed>, bool) {
     let services = format!(" -j {SERVICES}");
     let listed = |line: &str| {
@@ -146,7 +147,8 @@ fn read(listing: &str, chain: &str, bits: u32) -> (Vec<Listed>, bool) {
     (rules, listing.lines().any(|line| line == format!("-P {chain} DROP")))
 }
 
-/// Rules are deleted by what they are, never by number: the chain may have changed since it was read.
+/// Renders edits as commands. Rules are deleted by their content and never by number, as the chain may have changed
+/// since it was read.
 fn commands(edits: &[Edit], rules: &[Listed], chain: &str, bits: u32) -> Vec<Vec<String>> {
     let own = |kind: Kind| matches!(kind, Kind::Ours | Kind::Copy);
     let command = |edit: &Edit| match edit {

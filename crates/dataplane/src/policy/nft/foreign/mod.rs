@@ -1,8 +1,9 @@
-//! Chains of others that could drop what policy has allowed: iptables', Docker's, firewalld's. No verdict of our table
-//! overrules theirs, so a rule of ours stands in each of them and accepts what has our mark.
+//! Chains of other programs (iptables, Docker, firewalld) that could drop packets which policy has allowed. A verdict
+//! of our table cannot override theirs, so this module inserts a rule into each of them that accepts packets with our
+//! mark.
 //!
-//! `observed` is what the kernel has, `diff` what has to be done about it, `apply` does it. Tables of iptables-legacy are
-//! reached through its program alone: `legacy`, which shares `diff`.
+//! `observed` reads the kernel, `diff` computes the edits and `apply` commits them. Tables of iptables-legacy can only
+//! be changed with its own program: `legacy`, which shares `diff`.
 
 mod apply;
 mod diff;
@@ -20,25 +21,25 @@ use nlink::Connection;
 use nlink::netlink::Nftables;
 use std::time::Duration;
 
-/// Between two looks, however often others change their chains.
+/// Minimum interval between two reads, however often other programs change their chains.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Before a chain that refused our rule is tried again.
+/// Delay before another attempt on a chain for which the kernel rejected our rule.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// By which our rules are known, also after somebody has saved and restored them.
+/// Comment that identifies our rules, even after another program has saved and restored them.
 const COMMENT: &str = "tortie: allowed by policy";
-/// Chains that say which services there are, and turn away who asks for others. They come first, as with the reference:
-/// what they reject has no place to go to.
+/// Prefix of kube-proxy's chains, which match service addresses and reject packets to services without endpoints. They
+/// stay first, as in Calico: packets that they reject have no destination.
 const SERVICES: &str = "KUBE-";
-/// The table in which kube-proxy does the same.
+/// The table of kube-proxy in its nftables mode.
 const SERVICES_TABLE: &str = "kube-proxy";
 
-/// The mark of what policy allows; where nothing is marked, our rules go, whatever they ask for.
+/// Returns the mark of packets that policy allows; 0 if no packets are marked, in which case all our rules are removed.
 fn bits(allowed: &[Allowed]) -> u32 {
     allowed.first().map(|place| place.bits).unwrap_or_default()
 }
 
-/// What stands in the chains of others.
+/// Returns the rule for foreign chains.
 fn accepting(bits: u32) -> Rule {
     let allowed = Match::new(Field::Mark, Test::All(bits));
     Rule::new(vec![allowed], vec![Action::Count, Action::Accept]).says(COMMENT)
@@ -47,9 +48,9 @@ fn accepting(bits: u32) -> Rule {
 pub(crate) struct Foreign {
     connection: Connection<Nftables>,
     legacy: Legacy,
-    /// Where packets have the mark.
+    /// Hooks and priorities at which packets carry the mark.
     allowed: Vec<Allowed>,
-    /// The chains have to be read.
+    /// Whether the chains have to be read again.
     stale: bool,
     not_before: Duration,
     failures: Vec<Failure>,
@@ -67,22 +68,22 @@ impl Foreign {
         })
     }
 
-    /// The number by which events name what we did.
+    /// Returns the netlink port, which identifies our own changes in events.
     pub fn port(&self) -> u32 {
         self.connection.socket().pid()
     }
 
-    /// Somebody may have changed a chain.
+    /// Requests another read, as a program may have changed a chain.
     pub fn invalidate(&mut self) {
         self.stale = true;
     }
 
-    /// Chains in which our rule should stand and does not: what policy allows may be dropped there.
+    /// Returns the chains in which our rule is missing: packets that policy allows may be dropped there.
     pub fn failures(&self) -> Vec<Failure> {
         self.failures.iter().chain(self.legacy.failures()).cloned().collect()
     }
 
-    /// Has our rule stand where packets have the mark, and nowhere else.
+    /// Ensures that our rule exists exactly in the chains where packets carry the mark.
     pub async fn converge(&mut self, allowed: &[Allowed], now: Duration) {
         if self.allowed != allowed {
             self.allowed = allowed.to_vec();
@@ -110,7 +111,7 @@ impl Foreign {
                 continue;
             }
             match apply::commit(&self.connection, &chain, &edits, bits).await {
-                Ok(()) => tracing::info!(chain = %chain.object(), ?edits, "what policy allows, there"),
+                Ok(()) => tracing::info!(chain = %chain.object(), ?edits, "changed our rule in this chain"),
                 Err(error) => failures.push(Error::kernel(chain.object(), &error).into()),
             }
         }
@@ -118,7 +119,7 @@ impl Foreign {
     }
 }
 
-/// Takes our rules out of the chains of others.
+/// Removes our rules from the chains of other programs.
 pub(super) async fn remove(netns: &Netns) -> Result<()> {
     let mut foreign = Foreign::open(netns)?;
     foreign.converge(&[], Duration::ZERO).await;

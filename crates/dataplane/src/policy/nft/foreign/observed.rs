@@ -1,4 +1,4 @@
-//! The tables of others, as far as they concern us: chains, and what each rule is.
+//! Reads the tables of other programs: base chains and the classification of their rules.
 
 use super::super::kernel::fingerprint;
 use super::super::message::TABLE;
@@ -13,14 +13,14 @@ use nlink::Connection;
 use nlink::netlink::Nftables;
 use nlink::netlink::nftables::{self as wire, ChainInfo, ChainType, Family, RuleInfo};
 
-/// A chain that the kernel enters by itself.
+/// A base chain of another program.
 pub(crate) struct BaseChain {
     pub family: Family,
     pub table: String,
     pub name: String,
     point: Point,
     priority: i32,
-    /// What no rule decides.
+    /// Whether the chain's policy is drop.
     pub drops: bool,
     pub rules: Vec<ForeignRule>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct BaseChain {
 pub(crate) struct ForeignRule {
     pub handle: u64,
     pub comment: Option<String>,
-    /// The chain to which it leads.
+    /// The chain that it jumps to.
     pub target: Option<String>,
     fingerprint: u64,
 }
@@ -48,7 +48,7 @@ impl BaseChain {
         })
     }
 
-    /// Whether packets come to it that have the mark.
+    /// Whether packets with the mark reach the chain.
     pub fn is_behind(&self, allowed: &[Allowed]) -> bool {
         allowed.iter().any(|place| place.point == self.point && place.priorities.contains(&self.priority))
     }
@@ -97,7 +97,7 @@ pub(crate) fn family_name(family: Family) -> &'static str {
     }
 }
 
-/// The chains of others by which the kernel filters or changes packets of IP.
+/// Returns the base chains of other programs that filter or change IP packets.
 pub(super) async fn base_chains(connection: &Connection<Nftables>) -> Result<Vec<BaseChain>> {
     let describe = |error: nlink::Error| Error::kernel("chains of others", &error);
     let ip = [Family::Ip, Family::Ip6, Family::Inet];
@@ -126,7 +126,7 @@ pub(super) async fn base_chains(connection: &Connection<Nftables>) -> Result<Vec
     Ok(chains)
 }
 
-/// The expressions of a rule: name and data of each.
+/// Iterates over the expressions of a rule as pairs of name and data.
 fn expressions(rule: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     attributes::read(rule).filter_map(|(_, expression)| {
         let name = attributes::find(expression, wire::NFTA_EXPR_NAME)?;
@@ -149,13 +149,13 @@ fn target(rule: &[u8]) -> Option<String> {
     verdicts.last()
 }
 
-/// The sets and maps in which a rule looks something up.
+/// Returns the sets and maps that a rule refers to.
 pub(crate) fn looked_up_sets(rule: &RuleInfo) -> Vec<String> {
     let lookups = expressions(&rule.expression_bytes).filter(|(name, _)| *name == b"lookup");
     lookups.filter_map(|(_, data)| attributes::find(data, wire::NFTA_LOOKUP_SET).map(text)).collect()
 }
 
-/// What iptables keeps as a comment: a match that always holds.
+/// Returns the comment of an iptables rule, which is stored as a match that always succeeds.
 fn comment(rule: &[u8]) -> Option<String> {
     const MATCH_NAME: u16 = 1;
     const MATCH_INFO: u16 = 3;

@@ -1,5 +1,5 @@
-//! The programs of iptables-legacy. Its tables have no netlink interface, and each is replaced as a whole by who holds its
-//! lock; nobody but its own program should do that.
+//! Runs the programs of iptables-legacy. Its tables have no netlink interface, and each change replaces a whole table
+//! under a lock; only its own programs should do that.
 
 use crate::error::Result;
 use crate::netns::Netns;
@@ -7,12 +7,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Seconds until another program gives the lock back. Whoever waits for the dataplane waits as long.
+/// Seconds to wait for the xtables lock. The whole dataplane waits as long.
 const LOCK: &str = "1";
-/// Until a program is taken for stuck.
+/// Time after which a program is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
-/// More is not read.
+/// Maximum number of bytes read from the output of a program.
 const OUTPUT: u64 = 64 << 20;
 
 /// The two families of legacy tables.
@@ -32,30 +32,30 @@ impl Legacy {
         }
     }
 
-    /// The tables that the kernel has in a namespace: only those that somebody has used.
+    /// Returns the legacy tables of a namespace: only those that a program has used exist.
     pub async fn tables(self, netns: &Netns) -> Result<Vec<String>> {
         let path = match self {
             Legacy::V4 => "/proc/thread-self/net/ip_tables_names",
             Legacy::V6 => "/proc/thread-self/net/ip6_tables_names",
         };
-        // There is no such file where the kernel has no legacy tables at all.
+        // The file does not exist if the kernel has no legacy tables at all.
         let names = netns.within(move || std::fs::read_to_string(path).unwrap_or_default()).await?;
         Ok(names.lines().map(str::to_owned).collect())
     }
 
-    /// Runs a command of the program; what it prints, or what it says is wrong.
+    /// Runs a command of the program. Returns its output, or its error message.
     pub async fn run(self, netns: &Netns, words: Vec<String>) -> std::result::Result<String, String> {
         let program = self.name().to_owned();
         run(netns, program, [vec!["-w".to_owned(), LOCK.to_owned()], words].concat(), String::new()).await
     }
 
-    /// What `iptables-save` says of a table.
+    /// Returns the output of `iptables-save` for a table.
     pub async fn save(self, netns: &Netns, table: &str) -> std::result::Result<String, String> {
         let program = format!("{}-save", self.name());
         run(netns, program, vec!["-t".to_owned(), table.to_owned()], String::new()).await
     }
 
-    /// Has `iptables-restore` carry out lines, all or none, beside what there is.
+    /// Runs `iptables-restore` without flushing existing rules; either all lines take effect or none.
     pub async fn restore(self, netns: &Netns, lines: String) -> std::result::Result<(), String> {
         let program = format!("{}-restore", self.name());
         let words = ["--noflush", "-w", LOCK].map(str::to_owned).to_vec();
@@ -86,7 +86,7 @@ fn run_here(program: &str, words: &[String], input: &str) -> std::result::Result
         .stderr(Stdio::piped())
         .spawn();
     let mut child = spawned.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "there is no such program on this host".to_owned(),
+        ErrorKind::NotFound => "program not found on this host".to_owned(),
         _ => error.to_string(),
     })?;
     let outcome = converse(&mut child, input);
