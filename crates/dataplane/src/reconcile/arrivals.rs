@@ -1,4 +1,4 @@
-//! Machines that come from another node, and those of them that have said that they run.
+//! Tracks the virtual machines that migrate to this node, and those of them that have announced that they run.
 
 use super::Core;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// A workload is like this now.
+    /// Updates the state of one workload.
     pub fn note(&mut self, id: &WorkloadId, workload: Option<&Workload>) {
         let migration = workload.map(|workload| workload.migration).unwrap_or_default();
         if migration == Migration::Arriving {
@@ -24,7 +24,7 @@ impl Arrivals {
         }
     }
 
-    /// These are all.
+    /// Replaces all workloads.
     pub fn replace(&mut self, workloads: &BTreeMap<WorkloadId, Workload>) {
         self.announced.retain(|id| workloads.contains_key(id));
         self.expected.clear();
@@ -33,7 +33,7 @@ impl Arrivals {
 }
 
 impl Core {
-    /// The interfaces on which machines have still to say that they run.
+    /// Returns the indexes of the interfaces on which an announcement is still expected.
     pub fn expected_arrivals(&self) -> BTreeSet<u32> {
         let silent = self.arrivals.expected.difference(&self.arrivals.announced);
         let workloads = silent.filter_map(|id| self.plan.workloads().get(id));
@@ -43,7 +43,7 @@ impl Core {
             .collect()
     }
 
-    /// Somebody has said so on an interface.
+    /// Records an announcement on an interface.
     pub fn announced_on(&mut self, index: u32) {
         let Some(link) = self.links.get(index) else { return };
         if let Some((id, _)) = self.plan.active(&link.name)
@@ -52,7 +52,7 @@ impl Core {
             tracing::info!(
                 workload = id.workload,
                 interface = link.name,
-                "a machine from another node runs here now"
+                "a virtual machine from another node runs here now"
             );
             self.arrivals.announced.insert(id.clone());
         }

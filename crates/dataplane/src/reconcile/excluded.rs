@@ -1,9 +1,9 @@
-//! The interfaces that the settings leave out of what is reported.
+//! The interfaces that the settings exclude from host endpoints.
 
 use regex::Regex;
 use std::collections::BTreeSet;
 
-/// Names, and patterns that are written between slashes.
+/// Names, and regular expressions, which are written between slashes.
 #[derive(Debug)]
 pub struct Excluded {
     names: BTreeSet<String>,
@@ -15,7 +15,7 @@ impl Excluded {
         let (mut names, mut patterns) = (BTreeSet::new(), Vec::new());
         for text in listed {
             match text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
-                // One that is none excludes nothing.
+                // An invalid expression excludes nothing.
                 Some(pattern) => patterns.extend(Regex::new(pattern)),
                 None => {
                     names.insert(text.clone());

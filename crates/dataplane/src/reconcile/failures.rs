@@ -1,4 +1,4 @@
-//! What of the plan's links and routes is not in the kernel, by object.
+//! Failures of the plan's links and routes, by object.
 
 use super::Core;
 use crate::failure::{Concerns, Failure, KernelObject};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tortie_plan::{RouteKey, WorkloadId};
 
 impl Core {
-    /// A route could not be programmed; it is tried again at the next tick.
+    /// Records that a route could not be programmed; it is retried at the next tick.
     pub fn failed(&mut self, key: RouteKey, reason: String) {
         if self.plan.claimants(&key).next().is_some() {
             self.workload_failures.insert(key);
@@ -20,8 +20,8 @@ impl Core {
         self.workload_failures.remove(key);
     }
 
-    /// The failure of a route that is no workload's. Those of workloads stand until they are mended: see
-    /// [`Core::workload_failures`].
+    /// Returns the failure of a route that belongs to no workload. Failures of workload routes are reported by
+    /// [`Core::workload_failures`] until they are resolved.
     pub fn route_failure(&self, key: RouteKey, reason: String) -> Option<Failure> {
         let object = KernelObject::Route { key };
         let of_workload = self.workload_failures.contains(&key);
@@ -36,7 +36,7 @@ impl Core {
         self.forwarding_errors.insert(key, reason);
     }
 
-    /// What tunnels of the plan do not have in the kernel, also from earlier attempts.
+    /// Returns the failures of the plan's tunnels, including those of earlier attempts.
     pub fn tunnel_failures(&self) -> Vec<Failure> {
         let devices = self.tunnel_errors.iter().filter(|(kind, _)| self.plan.tunnel(**kind).is_some());
         let devices =
@@ -65,7 +65,7 @@ impl Core {
         failures.map(failure).collect()
     }
 
-    /// Everything that workloads of the plan should have in the kernel and do not have, also from earlier attempts.
+    /// Returns all failures that concern workloads of the plan, including those of earlier attempts.
     pub fn workload_failures(&self) -> impl Iterator<Item = Failure> {
         let kernel = self.route_failures().chain(self.neighbour_failures()).chain(self.conf_failures());
         kernel.chain(self.shaping_failures()).chain(self.withheld())
@@ -94,7 +94,7 @@ impl Core {
         })
     }
 
-    /// Bandwidths that are not in force. Devices of their own are named after the interface that they are for.
+    /// Returns the failures of bandwidth limits. IFB devices are named after the interface that they serve.
     fn shaping_failures(&self) -> impl Iterator<Item = Failure> {
         let shaped = self.shaped().filter_map(|(link, _)| {
             let own = [link.name.clone(), super::shaping::device_of(&link.name)];
@@ -102,11 +102,11 @@ impl Core {
             let object = KernelObject::TrafficControl { interface: link.name.clone() };
             Some(Failure { object, concerns: self.behind(link.index), reason: reason.clone() })
         });
-        // Not even looked for where there are none.
+        // Skip the search if there are no errors.
         Some(shaped).filter(|_| !self.shaping.errors.is_empty()).into_iter().flatten()
     }
 
-    /// The workloads that claim an interface.
+    /// Returns the workloads that claim an interface.
     fn behind(&self, index: u32) -> Concerns {
         let claimants = self.links.get(index).map(|link| self.plan.at_interface(&link.name));
         let claimants: BTreeSet<WorkloadId> = claimants.into_iter().flatten().cloned().collect();

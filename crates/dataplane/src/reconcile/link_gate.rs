@@ -1,7 +1,7 @@
-//! Keeps workloads off the links of the host.
+//! Prevents workloads from using links of the host.
 //!
-//! A stored endpoint can name any interface. Where one of the interface prefixes covers the name, the link is a
-//! workload's. Other names are checked against the kernel: a link that the host itself uses gets no policy, routes or
+//! A stored endpoint can name any interface. If one of the interface prefixes covers the name, the link belongs to a
+//! workload. Other names are checked against the kernel: a link that the host itself uses gets no policy, routes or
 //! settings of a workload, and the endpoint is reported.
 
 use super::Core;
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use thiserror::Error;
 use tortie_plan::{Plan, RouteKey, Update, Workload, WorkloadId, WorkloadPolicy};
 
-/// Why a link cannot be a workload's.
+/// The reason why a link cannot belong to a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 enum LinkRefusal {
     #[error("it is the loopback of the host")]
@@ -29,7 +29,7 @@ enum LinkRefusal {
     HostEndpoint,
 }
 
-/// A workload of the plan whose interface no prefix covers, or did not until its policy has moved too.
+/// A workload of the plan whose interface is not covered by a prefix, or was not until its policy has moved too.
 #[derive(Debug, Default)]
 struct LinkClaim {
     workload: Option<Workload>,
@@ -51,7 +51,8 @@ pub(super) struct LinkGate {
 }
 
 impl LinkClaim {
-    /// While an endpoint moves, its policy may still be on the former interface.
+    /// Returns the interfaces of the workload and of its policy, which may still be the former one while an endpoint
+    /// moves.
     fn interfaces(&self) -> impl Iterator<Item = &str> {
         let workload = self.workload.iter().map(|workload| workload.interface.as_str());
         workload.chain(self.policy.iter().map(|policy| policy.interface.as_str()))
@@ -66,7 +67,7 @@ impl LinkClaim {
 }
 
 impl Core {
-    /// Takes the workloads out of a new plan that are on links of the host.
+    /// Removes the workloads on links of the host from a new plan.
     pub fn withhold(&mut self, plan: &mut Plan) {
         self.gate = LinkGate::default();
         for (name, endpoint) in &plan.host_endpoints {
@@ -89,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Returns the changes that may be made: those of workloads on links of the host take away what there was before.
+    /// Returns the updates to apply: for a workload on a link of the host, updates that remove its previous state.
     pub fn sift(&mut self, update: Update) -> Vec<Update> {
         let (id, interface) = match &update {
             Update::Workload(id, new) => (id, new.as_ref().map(|new| &new.interface)),
@@ -124,7 +125,7 @@ impl Core {
         changed.map_or_else(|| vec![update], Vec::from)
     }
 
-    /// Checks again which links are the host's, and returns what changes by that.
+    /// Checks all claims again, and returns the resulting updates.
     pub fn review_links(&mut self) -> Vec<Update> {
         let ids: Vec<WorkloadId> = self.gate.claims.keys().cloned().collect();
         ids.iter().filter_map(|id| self.review_claim(id)).flatten().collect()
@@ -147,7 +148,7 @@ impl Core {
         Some(claim.updates(id))
     }
 
-    /// Workloads that are kept off their links.
+    /// Returns a failure for each workload that is kept off its link.
     pub fn withheld(&self) -> impl Iterator<Item = Failure> {
         self.gate.claims.iter().filter_map(|(id, claim)| {
             let RefusedLink { interface, reason } = claim.refusal.as_ref()?;
@@ -188,7 +189,7 @@ impl Core {
         if link.kind.is_none() {
             return Some(LinkRefusal::Physical);
         }
-        // Where BGP is spoken with the workload, the host has an address for that on its link.
+        // For a BGP session with the workload, the host has an address on its link.
         let peering = claim.workload.as_ref().and_then(|workload| workload.bgp_peer.as_ref());
         let is_ours = |address: &IpAddr| peering.is_some_and(|peer| peer.addresses.contains(address));
         let mut addresses = self.links.addresses_of(link.index).filter(|address| !is_link_local(*address));

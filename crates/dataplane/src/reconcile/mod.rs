@@ -1,7 +1,9 @@
-//! The thinking of the dataplane: plan and kernel in, operations out. No I/O, no clock: the time is an argument.
+//! The decisions of the dataplane: takes the plan and the state of the kernel, and returns operations. Without I/O and
+//! without a clock: the time is an argument.
 //!
-//! Each kind of object has a room with the same file names: `desired` (what the plan asks for), `observed` (what the kernel
-//! has), `diff` (what has to be done), and `apply`, the only one that does it, as part of the task that owns the kernel.
+//! Each kind of object has a directory with the same file names: `desired` (the state that the plan requires),
+//! `observed` (the state of the kernel), `diff` (the operations that are due), and `apply`, which alone performs them,
+//! as part of the task that owns the kernel.
 
 mod arrivals;
 mod excluded;
@@ -49,7 +51,7 @@ pub(crate) struct Core {
     settings: Settings,
     excluded: Excluded,
     mtu_pattern: Regex,
-    /// What `rp_filter` workload interfaces get.
+    /// The `rp_filter` value for workload interfaces.
     rp_filter: i32,
     in_sync: bool,
     plan: PlanIndex,
@@ -61,44 +63,44 @@ pub(crate) struct Core {
     proxies: Proxies,
     shaping: Shaping,
     wireguards: BTreeMap<TunnelKind, WireguardDevice>,
-    /// How the kernel reaches nodes that are on no subnet of ours.
+    /// Route lookups for nodes that are not on a connected subnet.
     lookups: BTreeMap<IpAddr, Result<(IpAddr, u32), String>>,
     lookups_stale: bool,
     first_seen: BTreeMap<u32, Duration>,
-    /// Workload interfaces that have had routes of ours: no more grace.
+    /// Workload interfaces that have had routes from us: the grace period no longer applies.
     settled: BTreeSet<u32>,
-    /// Interfaces that have all settings of which the kernel does not tell the value.
+    /// Interfaces that have all settings whose values the kernel does not report.
     prepared: BTreeSet<u32>,
-    /// Settings that interfaces do not have although they should.
+    /// Settings that could not be applied to interfaces.
     conf_errors: BTreeMap<u32, (KernelObject, String)>,
-    /// Neighbour entries that we made.
+    /// Neighbour entries that we have written.
     neighbours: BTreeSet<NeighbourKey>,
-    /// Neighbour entries that the kernel refused.
+    /// Neighbour entries that the kernel rejected.
     neighbour_errors: BTreeMap<NeighbourKey, String>,
-    /// Forwarding entries that the kernel refused.
+    /// Forwarding entries that the kernel rejected.
     forwarding_errors: BTreeMap<FdbKey, String>,
-    /// Routing rules that the kernel refused.
+    /// Routing rules that the kernel rejected.
     rule_errors: BTreeMap<RoutingRule, String>,
-    /// What devices of ours have been called that are called otherwise now.
+    /// Former names of our devices.
     former_names: BTreeSet<(TunnelKind, String)>,
-    /// Addresses that the host has on links of workloads, for them to call, and those that the kernel refused.
+    /// Addresses of the host on links of workloads for BGP sessions.
     peering: BTreeSet<(u32, IpNet)>,
-    /// When the addresses go that BGP is no longer spoken from.
+    /// Times at which addresses without BGP sessions are removed.
     peering_ends: BTreeMap<(u32, IpNet), Duration>,
     peering_errors: BTreeMap<(u32, IpNet), String>,
-    /// Tunnel devices that cannot be had.
+    /// Tunnel devices that could not be created or changed.
     tunnel_errors: BTreeMap<TunnelKind, TunnelError>,
     dirty: BTreeSet<RouteKey>,
-    /// Interfaces whose settings and neighbours are to be looked at.
+    /// Interfaces whose settings and neighbours have to be checked.
     unchecked: BTreeSet<u32>,
-    /// Interfaces whose forwarding entries are to be looked at.
+    /// Interfaces whose forwarding entries have to be checked.
     unchecked_forwarding: BTreeSet<u32>,
-    /// To be looked at again when some time has passed.
+    /// Destinations to check again at the next tick.
     later: BTreeSet<RouteKey>,
     failures: BTreeMap<RouteKey, String>,
-    /// Those among them that are addresses of workloads.
+    /// The keys in `failures` that are addresses of workloads.
     workload_failures: BTreeSet<RouteKey>,
-    /// Addresses that a workload had and has no more.
+    /// Addresses that no longer belong to their workload.
     departed: BTreeSet<IpAddr>,
     arrivals: Arrivals,
     gate: LinkGate,
@@ -156,7 +158,7 @@ impl Core {
         core
     }
 
-    /// Other settings: what is as they say already stays as it is.
+    /// Applies new settings; kernel state that already conforms stays as it is.
     pub fn configure(&mut self, settings: Settings, mtu_pattern: Regex) {
         self.excluded = Excluded::new(&settings.excluded_interfaces);
         self.settings = settings;
@@ -165,7 +167,7 @@ impl Core {
         self.lookups_stale = true;
     }
 
-    /// A new whole plan. From the first one on, what is ours and unwanted goes.
+    /// Replaces the plan. From the first plan on, our objects that are not in it are removed.
     pub fn replace(&mut self, plan: Plan) {
         self.dirty.extend(self.plan.destinations());
         let old = std::mem::replace(&mut self.plan, PlanIndex::new(plan));
@@ -221,7 +223,7 @@ impl Core {
         self.dirty.extend(touched);
     }
 
-    /// Its neighbours and forwarding entries are to be looked at.
+    /// Schedules a check of the tunnel's neighbours and forwarding entries.
     fn tunnel_unchecked(&mut self, kind: TunnelKind) {
         if let Some(link) = self.links.named(self.device_name(kind)) {
             self.unchecked.insert(link.index);
@@ -242,7 +244,7 @@ impl Core {
         self.shaping_changed();
     }
 
-    /// Takes a fresh look at the kernel in.
+    /// Replaces the known kernel state with a new snapshot.
     pub fn resync(&mut self, snapshot: Snapshot, now: Duration) {
         self.links = Links::new(snapshot.links, snapshot.addresses);
         self.routes.replace(snapshot.routes);
@@ -259,15 +261,15 @@ impl Core {
         for index in present {
             self.first_seen.entry(index).or_insert(now);
         }
-        // Also rewrites the settings that cannot be read back.
+        // This also rewrites the settings that cannot be read back.
         self.prepared.clear();
         self.proxies.prepared.clear();
         self.everything_dirty();
         self.lookups_stale = true;
     }
 
-    /// Takes in an event other than a link's, which has to be looked at first. Says whether the list of routes has to
-    /// be read again.
+    /// Processes an event, except for link events, which require a read first. Returns whether the routes have to be
+    /// read again.
     pub fn event(&mut self, event: Event) -> bool {
         match event {
             Event::Address { device, net, present } => {
@@ -276,7 +278,7 @@ impl Core {
                     self.lookups_stale = true;
                     self.next_hops_dirty();
                 }
-                // With its last IPv4 address an interface loses its IPv4 routes, without a word.
+                // An interface that loses its last IPv4 address also loses its IPv4 routes, without notification.
                 !present && net.addr().is_ipv4()
             }
             Event::Route { entry, present } => {
@@ -309,7 +311,7 @@ impl Core {
         }
     }
 
-    /// Some time has passed: what had to wait is looked at again.
+    /// Schedules the periodic checks and retries.
     pub fn tick(&mut self) {
         self.interfaces_unchecked();
         self.tunnel_errors.values_mut().for_each(|error| error.retry = true);
@@ -319,7 +321,7 @@ impl Core {
     }
 }
 
-/// The addresses of a workload that it no longer has on that interface.
+/// Returns the addresses that a workload no longer has on its interface.
 fn departed(old: &Workload, new: Option<&Workload>) -> Vec<IpAddr> {
     let same = new.filter(|new| new.interface == old.interface);
     let kept = |address: &IpAddr| same.is_some_and(|new| new.routed().any(|other| other == *address));

@@ -1,4 +1,4 @@
-//! The plan, findable by what the kernel speaks of: interface names, addresses, next hops.
+//! The plan with indexes by interface name, address and next hop.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +43,13 @@ impl PlanIndex {
         index
     }
 
-    /// Takes a change in; returns the destinations it may concern.
+    /// Applies a change, and returns the destinations that it may affect.
     pub fn apply(&mut self, update: Update) -> BTreeSet<RouteKey> {
         let mut touched = BTreeSet::new();
         match &update {
             Update::Workload(id, new) => {
                 if let Some(old) = self.plan.workloads.get(id) {
-                    // Whoever was second for the name or the address comes first now.
+                    // Another workload with the same interface or address may become active.
                     touched.extend(self.rivals(old));
                     remove(&mut self.by_interface, &old.interface, id);
                     old.routed().for_each(|address| remove(&mut self.by_address, &address, id));
@@ -65,7 +65,7 @@ impl PlanIndex {
             }
             Update::Route(key, new) => {
                 self.unlink_route(key);
-                // What BGP says of the same place goes through its next hops again.
+                // Restore the index entries for the next hops of a BGP route to the same destination.
                 self.link_route(key, *new);
                 self.link_learnt(key);
                 touched.insert(*key);
@@ -79,7 +79,7 @@ impl PlanIndex {
                     }
                 }
                 self.link_hops(key, new.as_ref());
-                // One of our own to the same place goes through the same next hops.
+                // Restore the index entries for the next hops of our own route to the same destination.
                 self.link_route(&key, self.plan.routes.get(&key).copied());
                 touched.insert(key);
             }
@@ -133,7 +133,7 @@ impl PlanIndex {
         }
     }
 
-    /// The addresses of everyone who shares this workload's interface, itself included.
+    /// Returns the addresses of all workloads that share this workload's interface, including its own.
     fn rivals(&self, workload: &Workload) -> Vec<RouteKey> {
         let sharing = self.by_interface.get(&workload.interface).into_iter().flatten();
         let workloads = sharing.filter_map(|id| self.plan.workloads.get(id)).chain([workload]);
@@ -141,14 +141,14 @@ impl PlanIndex {
         addresses.map(|address| RouteKey::from(IpNet::from(address))).collect()
     }
 
-    /// Every destination that the plan says something about.
+    /// Returns every destination in the plan.
     pub fn destinations(&self) -> impl Iterator<Item = RouteKey> {
         let addresses = self.by_address.keys().map(|address| IpNet::from(*address));
         let main = addresses.chain(self.plan.learnt.keys().copied()).map(RouteKey::from);
         main.chain(self.plan.routes.keys().copied())
     }
 
-    /// Whether an address is in a block of the cluster, or is one of it.
+    /// Whether an address belongs to a workload or is in a block of the cluster.
     pub fn covers(&self, address: IpAddr) -> bool {
         let routes = self.plan.routes.keys().map(|key| &key.destination);
         let workloads = self.by_address.contains_key(&address);
@@ -159,13 +159,13 @@ impl PlanIndex {
         self.plan.tunnels.get(&kind)
     }
 
-    /// The other ends of a tunnel, in the order of their nodes' names.
+    /// Returns the VTEPs of a tunnel, ordered by node name.
     pub fn vteps(&self, kind: TunnelKind) -> impl Iterator<Item = &Vtep> {
         let first = VtepId { tunnel: kind, node: String::new() };
         self.plan.vteps.range(first..).take_while(move |(id, _)| id.tunnel == kind).map(|(_, vtep)| vtep)
     }
 
-    /// The other ends of a WireGuard, in the order of their nodes' names.
+    /// Returns the peers of a WireGuard tunnel, ordered by node name.
     pub fn wireguard_peers(&self, kind: TunnelKind) -> impl Iterator<Item = &WireguardPeer> {
         let first = WireguardPeerId { tunnel: kind, node: String::new() };
         let peers = self.plan.wireguard_peers.range(first..);
@@ -176,12 +176,12 @@ impl PlanIndex {
         &self.plan.routing_rules
     }
 
-    /// What the host answers for.
+    /// Returns the addresses for which the host answers ARP or ND requests.
     pub fn proxied(&self) -> &BTreeSet<IpAddr> {
         &self.plan.proxied
     }
 
-    /// What is sent through a tunnel.
+    /// Returns the destinations that are routed through a tunnel.
     pub fn destinations_through(&self, kind: TunnelKind) -> impl Iterator<Item = RouteKey> {
         self.by_tunnel.get(&kind).into_iter().flatten().copied()
     }
@@ -190,13 +190,13 @@ impl PlanIndex {
         &self.plan.workloads
     }
 
-    /// The workload that an interface leads to: of several with one name, the one with the smallest id.
+    /// Returns the active workload of an interface: the one with the smallest id if several name it.
     pub fn active(&self, interface: &str) -> Option<(&WorkloadId, &Workload)> {
         let id = self.by_interface.get(interface)?.first()?;
         self.plan.workloads.get_key_value(id)
     }
 
-    /// The active workloads behind an address.
+    /// Returns the active workloads with an address.
     pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = &Workload> {
         self.by_address.get(&address).into_iter().flatten().filter_map(|id| {
             let workload = self.plan.workloads.get(id)?;
@@ -205,7 +205,7 @@ impl PlanIndex {
         })
     }
 
-    /// Every workload that claims the address that a destination is.
+    /// Returns every workload that claims the single address of a destination.
     pub fn claimants(&self, key: &RouteKey) -> impl Iterator<Item = &WorkloadId> {
         let RouteKey { table, destination } = key;
         let single = destination.prefix_len() == destination.max_prefix_len() && *table == Table::MAIN;
@@ -213,7 +213,7 @@ impl PlanIndex {
         ids.into_iter().flatten()
     }
 
-    /// Every workload that claims an interface.
+    /// Returns every workload that claims an interface.
     pub fn at_interface(&self, interface: &str) -> impl Iterator<Item = &WorkloadId> {
         self.by_interface.get(interface).into_iter().flatten()
     }
@@ -226,12 +226,12 @@ impl PlanIndex {
         self.plan.learnt.get(destination)
     }
 
-    /// Whether BGP is spoken here, by the node or by a BIRD beside it.
+    /// Whether the node has BGP, either its own speaker or a BIRD beside it.
     pub fn speaks_bgp(&self) -> bool {
         self.plan.bgp.is_some()
     }
 
-    /// Whether every route that BGP has to tell is in the plan.
+    /// Whether the plan contains all routes that BGP has learned.
     pub fn is_learnt_complete(&self) -> bool {
         self.plan.learnt_complete
     }
@@ -240,7 +240,7 @@ impl PlanIndex {
         &self.plan.tunnels
     }
 
-    /// The nodes that routes lead to.
+    /// Returns the nodes that are next hops of routes.
     pub fn nodes(&self) -> impl Iterator<Item = IpAddr> {
         self.by_node.keys().copied()
     }

@@ -1,4 +1,5 @@
-//! What is reported about the kernel: how workloads are, the MTU, how many routes.
+//! Derives reports from the kernel's state: the state of workloads and host endpoints, the MTU and the number of
+//! routes.
 
 use super::Core;
 use super::routes::{Ownership, PROTOCOL_BIRD};
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::{Migration, Qos, RouteKey, Workload, WorkloadId};
 
-/// How a workload is doing in the kernel.
+/// State of a workload in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadState {
     Up,
@@ -24,7 +25,7 @@ impl Core {
         self.plan.workloads().iter().map(|(id, workload)| (id, self.state(id, workload)))
     }
 
-    /// How host endpoints are, by their interfaces; `failure` is why policy is not in force.
+    /// Returns the state of host endpoints by their interfaces; `failure` is the reason if policy is not in force.
     pub fn host_states(
         &self,
         endpoints: BTreeMap<String, Option<Vec<String>>>,
@@ -48,14 +49,15 @@ impl Core {
         };
         if let Some(bridge) = self.bridge_of(link) {
             return WorkloadState::Error(format!(
-                "{interface} is a port of the bridge {bridge}: what ports of a bridge send each other is not \
-                 policed; if the bridge leads to this workload alone, let it be the interface of the endpoint"
+                "{interface} is a port of the bridge {bridge}: policy does not apply to packets between \
+                 ports of a bridge; if the bridge serves only this workload, set the bridge as the interface of the endpoint"
             ));
         }
         if let Some((object, reason)) = self.conf_errors.get(&link.index) {
             return WorkloadState::Error(format!("{object}: {reason}"));
         }
-        // One that still runs elsewhere has no routes here and is up all the same: its hypervisor waits for that.
+        // A workload that still runs on another node has no routes here but counts as up: its hypervisor waits for
+        // that.
         let routed = workload.addresses.iter().filter(|_| workload.migration != Migration::Arriving);
         for address in routed {
             let key = RouteKey::from(IpNet::from(*address));
@@ -63,7 +65,7 @@ impl Core {
                 return WorkloadState::Error(format!("route {}: {reason}", key.destination));
             }
             match self.wanted(&key) {
-                // It has gone on to another node.
+                // The workload has moved to another node.
                 Ok(Some(entry)) if entry.protocol == PROTOCOL_BIRD => {}
                 Ok(Some(entry)) if entry.target != Target::Device(link.index) => {
                     let owner = entry.target.device().map_or_else(String::new, |device| self.name(device));
@@ -83,16 +85,18 @@ impl Core {
         (master.kind.as_deref() == Some("bridge")).then_some(master.name.as_str())
     }
 
-    /// Next hops to which the kernel has no way. One that is only valid on a link says nothing without the link.
+    /// Returns the next hops that the kernel cannot reach. Link-local ones are skipped, as they cannot be looked up
+    /// without their link.
     pub fn unreachable(&self) -> BTreeSet<IpAddr> {
         let link_local = |hop: &IpAddr| matches!(hop, IpAddr::V6(address) if address.is_unicast_link_local());
         let lost = self.lookups.iter().filter(|(_, answer)| answer.is_err()).map(|(hop, _)| *hop);
-        // Some may be left over of routes that are gone.
+        // Some lookups may belong to routes that no longer exist.
         let used = |hop: &IpAddr| self.plan.destinations_by(*hop).next().is_some();
         lost.filter(|hop| used(hop) && self.links.connected(*hop).is_none() && !link_local(hop)).collect()
     }
 
-    /// The interfaces whose connections may go past the rules: those of workloads, and those that count for the MTU.
+    /// Returns the interfaces whose flows may be offloaded: those of workloads, and those that match the MTU interface
+    /// pattern.
     pub fn flow_interfaces(&self) -> FlowInterfaces {
         let workloads = || self.plan.workloads().values();
         let there = |name: &&String| self.links.named(name).is_some_and(Link::is_up);
@@ -105,14 +109,14 @@ impl Core {
         }
     }
 
-    /// The interfaces that do not lead to workloads, and their addresses.
+    /// Returns the interfaces that do not belong to workloads, and their addresses.
     pub fn host_interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
         let links = self.links.iter();
         let links = links.filter(|link| !self.is_workload(&link.name) && !self.excluded.contains(&link.name));
         links.map(|link| (link.name.clone(), self.links.addresses_of(link.index).collect())).collect()
     }
 
-    /// The host's own addresses, on whatever interface.
+    /// Returns the host's own addresses on all interfaces.
     pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
         self.links.iter().flat_map(|link| self.links.addresses_of(link.index)).collect()
     }
@@ -130,7 +134,7 @@ impl Core {
         mtu::choose(carrier, self.plan.tunnels().iter().map(|(kind, device)| (*kind, device.mtu)))
     }
 
-    /// Workloads whose interface is larger than what the way of their packets holds, and how large it is.
+    /// Returns the workloads whose interface MTU exceeds the largest possible one, with that MTU.
     pub fn oversized(&self, largest: u32) -> BTreeMap<WorkloadId, u32> {
         let links = self.plan.workloads().iter().filter_map(|(id, workload)| {
             let link = self.links.named(&workload.interface)?;
@@ -139,7 +143,7 @@ impl Core {
         links.collect()
     }
 
-    /// How many routes of ours the kernel has.
+    /// Returns the number of our routes in the kernel.
     pub fn route_count(&self) -> usize {
         self.routes.all().filter(|entry| self.ownership(entry, Duration::MAX) == Ownership::Ours).count()
     }

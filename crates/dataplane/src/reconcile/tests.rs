@@ -1,4 +1,4 @@
-//! Plans and kernels at random: whatever happens, the kernel ends up as planned and what is foreign stays.
+//! Property tests with random plans and kernels: the kernel always converges on the plan, and foreign routes stay.
 
 use super::links::LinkOperation;
 use super::routes::{Operation, Ownership, PROTOCOL_BIRD, PROTOCOL_OURS};
@@ -23,7 +23,7 @@ fn link(index: u32, name: &str, up: bool) -> Link {
     Link { index, name: name.into(), enabled: up, running: up, mtu: 1500, ..Link::default() }
 }
 
-/// eth0 is 2, cali3 to cali5 are 3 to 5.
+/// Generates links: eth0 is 2, cali3 to cali5 are 3 to 5.
 fn any_links() -> impl Strategy<Value = Vec<Link>> {
     proptest::collection::vec((3u32..6, any::<bool>()), 0..4).prop_map(|workloads| {
         let mut links: BTreeMap<u32, Link> = BTreeMap::from([(2, link(2, "eth0", true))]);
@@ -85,7 +85,7 @@ fn any_update() -> impl Strategy<Value = Update> {
     ]
 }
 
-/// One route per place, as the kernel keeps them.
+/// Keeps one route per key and metric, as the kernel does.
 fn distinct(entries: Vec<Entry>) -> Vec<Entry> {
     let by_place = entries.into_iter().map(|entry| ((entry.key, entry.metric), entry));
     by_place.collect::<BTreeMap<_, _>>().into_values().collect()
@@ -162,7 +162,7 @@ proptest! {
             );
         }
 
-        // The same plan sent at once, to a daemon that starts anew, finds nothing to do.
+        // A daemon that starts with the complete plan finds nothing to do.
         let all: Vec<Update> = first.iter().chain(&then).cloned().collect();
         let links = core.links.iter().cloned().collect();
         let addresses = vec![(2, "192.168.0.1/24".parse().unwrap())];
@@ -225,7 +225,7 @@ fn addresses_that_leave_a_workload_are_reported_once() {
     core.apply(pod("cali3", "10.0.0.9"));
     core.replace(planned(&[pod("cali3", "10.0.0.3"), pod("cali4", "10.0.0.2")]));
     let address = |text: &str| -> IpAddr { text.parse().unwrap() };
-    // One belongs to somebody else by now, two to nobody, and 10.0.0.2 never left.
+    // 10.0.0.3 belongs to another workload now, the other two to none, and 10.0.0.2 was never removed.
     let gone = vec![address("10.0.0.1"), address("10.0.0.9")];
     assert_eq!(core.take_departed(), (vec![address("10.0.0.3")], gone));
     assert_eq!(core.take_departed(), (vec![], vec![]));
@@ -251,7 +251,7 @@ fn the_address_of_a_session_stays_until_the_speaker_had_time_to_end_it() {
     assert_eq!(core.peering_work(seconds(2)), []);
     core.apply(peer("cali3", false));
     assert_eq!(core.peering_work(seconds(3)), []);
-    // Spoken again, and no more.
+    // The session is configured again, and removed again.
     core.apply(peer("cali3", true));
     assert_eq!(core.peering_work(seconds(20)), add(own(3)), "which changes nothing");
     core.apply(peer("cali3", false));

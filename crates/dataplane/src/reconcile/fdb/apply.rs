@@ -1,11 +1,11 @@
-//! Writes forwarding entries, and removes those of nodes that are gone.
+//! Writes forwarding entries, and removes those of removed nodes.
 
 use crate::engine::Engine;
 use crate::kernel::{FdbKey, RefusalKind};
 use std::net::IpAddr;
 
 impl Engine {
-    /// Writes what is missing; what is too much is returned, to be removed when no route leads there any more.
+    /// Writes the missing entries, and returns the surplus ones, which are removed once no route uses them.
     pub(crate) async fn apply_forwarding(&mut self) -> Vec<(FdbKey, IpAddr)> {
         let (missing, unwanted) = self.core.forwarding_work();
         for (key, node) in missing {
@@ -22,12 +22,12 @@ impl Engine {
         for (key, node) in unwanted {
             match self.kernel.delete_forwarding_entry(key, node).await {
                 Ok(()) => self.core.forwarding_is(key, node, false),
-                // Where the MAC has another node now, that took the place of this one.
+                // If the MAC has another node now, the new entry has replaced this one.
                 Err(refusal) if refusal.kind == RefusalKind::Missing => {
                     self.core.forwarding_is(key, node, false);
                 }
                 Err(refusal) => {
-                    tracing::warn!(%node, reason = refusal.reason, "forwarding entry of a node that is gone is not removed; will try again");
+                    tracing::warn!(%node, reason = refusal.reason, "cannot remove the forwarding entry of a removed node; will retry");
                 }
             }
         }

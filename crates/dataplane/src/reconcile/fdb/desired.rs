@@ -1,4 +1,4 @@
-//! The forwarding entries of a tunnel device: the MAC of every other end is behind its node.
+//! The desired forwarding entries of a tunnel device: they map the MAC of every VTEP to its node.
 
 use super::super::Core;
 use crate::kernel::FdbKey;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 impl Core {
-    /// Of several nodes that claim one MAC the first by name has it.
+    /// Returns the desired entries. If several nodes claim one MAC, it belongs to the first by name.
     pub(in crate::reconcile) fn wanted_forwarding(&self, device: u32) -> BTreeMap<FdbKey, IpAddr> {
         let mut wanted = BTreeMap::new();
         for vtep in self.tunnel_at(device).into_iter().flat_map(|kind| self.plan.vteps(kind)) {

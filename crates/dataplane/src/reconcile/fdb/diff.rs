@@ -1,4 +1,4 @@
-//! Which forwarding entries are missing, and which are too many.
+//! Computes the missing and the surplus forwarding entries.
 
 use super::super::Core;
 use crate::kernel::FdbKey;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 type Entries = Vec<(FdbKey, IpAddr)>;
 
 impl Core {
-    /// The entries that are missing, and those that are not wanted. On our own devices every entry is ours.
+    /// Returns the missing and the surplus entries. All entries on our own devices are considered ours.
     pub fn forwarding_work(&mut self) -> (Entries, Entries) {
         let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
         for device in std::mem::take(&mut self.unchecked_forwarding) {

@@ -1,4 +1,4 @@
-//! Forwarding entries of VXLAN devices: behind which node a MAC is.
+//! Forwarding entries of VXLAN devices, which map a MAC to a node.
 
 pub(super) mod apply;
 mod desired;

@@ -1,4 +1,4 @@
-//! The forwarding entries that the kernel has.
+//! The forwarding entries in the kernel.
 
 use crate::kernel::FdbKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 #[derive(Debug, Default)]
 pub(crate) struct Forwarding {
-    /// Whoever appends to an entry gives it several nodes.
+    /// An entry has several nodes if another program has appended to it.
     nodes: BTreeMap<FdbKey, BTreeSet<IpAddr>>,
 }
 
@@ -37,7 +37,7 @@ impl Forwarding {
         }
     }
 
-    /// Forgets those of an interface that is gone.
+    /// Removes the entries of an interface that no longer exists.
     pub fn drop_of(&mut self, index: u32) {
         self.nodes.retain(|key, _| key.device != index);
     }

@@ -1,4 +1,4 @@
-//! Makes tunnel devices, mends them and removes those that are not wanted any more.
+//! Creates, repairs and removes tunnel devices.
 
 use super::desired::LinkForm;
 use super::diff::LinkOperation;
@@ -7,11 +7,11 @@ use crate::error::Result;
 use crate::kernel::{Event, Refusal, RefusalKind};
 use tortie_plan::TunnelKind;
 
-/// A device that is not as it must be is removed, made, set up and given its address: more rounds are of no use.
+/// Limit of rounds: a wrong device is deleted, created, set up and given its address.
 const ROUNDS: usize = 4;
 
 impl Engine {
-    /// Has the tunnel devices that the plan wants.
+    /// Creates and repairs the tunnel devices of the plan.
     pub(crate) async fn apply_links(&mut self) {
         for kind in TunnelKind::ALL {
             for _ in 0..ROUNDS {
@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    /// Removes tunnel devices that the plan does not want, once no route leads through them.
+    /// Removes tunnel devices that are not in the plan, once no route uses them.
     pub(crate) async fn remove_links(&mut self) {
         for kind in TunnelKind::ALL {
             let operations = self.core.unwanted_links(kind);
@@ -41,13 +41,13 @@ impl Engine {
                 tracing::warn!(
                     device = self.core.device_name(kind),
                     reason,
-                    "a tunnel device that is not needed is not removed; will try again"
+                    "cannot remove a tunnel device that is no longer needed; will retry"
                 );
             }
         }
     }
 
-    /// Has the addresses that workloads call to speak BGP.
+    /// Adds and removes the addresses to which workloads connect for BGP.
     pub(crate) async fn apply_peering(&mut self) {
         for operation in self.core.peering_work(self.started.elapsed()) {
             let outcome = self.change_links(vec![operation.clone()]).await;
@@ -60,7 +60,7 @@ impl Engine {
     async fn change_links(&mut self, operations: Vec<LinkOperation>) -> std::result::Result<(), String> {
         for operation in operations {
             let outcome = self.change_link(&operation).await;
-            // Whether it went through or not: what counts is what the kernel has now.
+            // Read the result even after an error: the actual state of the kernel counts.
             self.look_at(&operation).await.map_err(|error| error.to_string())?;
             outcome?;
         }
@@ -101,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what became of it: what we do ourselves the kernel does not announce to us.
+    /// Reads the result of an operation, because notifications of our own changes are filtered out.
     async fn look_at(&mut self, operation: &LinkOperation) -> Result<()> {
         let now = self.started.elapsed();
         match operation {
@@ -125,7 +125,7 @@ impl Engine {
     }
 }
 
-/// Names what a kernel without such tunnels lacks; its own words are about any operation.
+/// Names the kernel module that is missing; the kernel's own message is generic.
 fn explained(refusal: Refusal, kind: &str) -> Refusal {
     match refusal.kind {
         RefusalKind::Unsupported => Refusal {

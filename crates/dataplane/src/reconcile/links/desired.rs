@@ -1,11 +1,11 @@
-//! Which interfaces lead to workloads of the plan, and which tunnel devices there must be.
+//! Determines which interfaces belong to workloads of the plan, and the desired tunnel devices.
 
 use super::super::Core;
 use crate::kernel::{Link, Vxlan};
 use ipnet::IpNet;
 use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol, Workload};
 
-/// A tunnel device as it must be.
+/// A desired tunnel device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WantedLink {
     pub name: String,
@@ -14,7 +14,7 @@ pub(crate) struct WantedLink {
     pub form: LinkForm,
 }
 
-/// What makes it a device of its kind.
+/// Attributes that depend on the kind of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkForm {
     Vxlan(Vxlan, [u8; 6]),
@@ -23,7 +23,7 @@ pub(crate) enum LinkForm {
 }
 
 impl WantedLink {
-    /// As the kernel calls it.
+    /// Returns the kernel's name for the kind of device.
     pub fn kind(&self) -> &'static str {
         match self.form {
             LinkForm::Vxlan(..) => "vxlan",
@@ -34,37 +34,37 @@ impl WantedLink {
 }
 
 impl Core {
-    /// Whether an interface leads to a workload: one of the plan has it, or its name is one that only they have.
+    /// Whether an interface belongs to a workload: a workload of the plan has it, or its name has a workload prefix.
     pub(in crate::reconcile) fn is_workload(&self, interface: &str) -> bool {
         self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
             || self.plan.active(interface).is_some()
     }
 
-    /// The workload that an interface leads to, if it can.
+    /// Returns the workload of an interface if the interface is up.
     pub(in crate::reconcile) fn leads_to(&self, index: u32) -> Option<(&Link, &Workload)> {
         let link = self.links.get(index).filter(|link| link.is_up())?;
         self.plan.active(&link.name).map(|(_, workload)| (link, workload))
     }
 
-    /// Whether it is a device that we make ourselves.
+    /// Whether the interface is one of our tunnel devices.
     pub fn is_tunnel(&self, index: u32) -> bool {
         let link = self.links.get(index);
         link.is_some_and(|link| self.tunnel_called(&link.name).is_some())
     }
 
-    /// The VXLAN of the plan whose device this is.
+    /// Returns the VXLAN tunnel of the plan that a device belongs to.
     pub(in crate::reconcile) fn tunnel_at(&self, index: u32) -> Option<TunnelKind> {
         let link = self.links.get(index).filter(|link| link.vxlan.is_some())?;
         self.tunnel_called(&link.name).filter(|kind| self.plan.tunnel(*kind).is_some())
     }
 
-    /// The device of a tunnel, once it can carry packets.
+    /// Returns the device of a tunnel if it can carry packets.
     pub(in crate::reconcile) fn tunnel_link(&self, kind: TunnelKind) -> Option<&Link> {
         let link = self.links.named(self.device_name(kind)).filter(|link| link.enabled)?;
         (link.kind.as_deref() == Some(link_kind(kind))).then_some(link)
     }
 
-    /// The device that a tunnel of the plan needs; an error says why it cannot be had.
+    /// Returns the device that a tunnel of the plan needs; the error is the reason why it cannot be created.
     pub(in crate::reconcile) fn wanted_link(&self, kind: TunnelKind) -> Result<Option<WantedLink>, String> {
         let Some(TunnelDevice { name, address, local, mtu, protocol }) = self.plan.tunnel(kind) else {
             return Ok(None);
@@ -88,12 +88,12 @@ impl Core {
         }))
     }
 
-    /// What the device of a tunnel is called, also where the plan has none.
+    /// Returns the device name of a tunnel, even if the plan does not contain the tunnel.
     pub fn device_name(&self, kind: TunnelKind) -> &str {
         self.plan.tunnel(kind).map_or(kind.device(), |device| device.name.as_str())
     }
 
-    /// The tunnel whose device has this name.
+    /// Returns the tunnel whose device has this name.
     pub(in crate::reconcile) fn tunnel_called(&self, name: &str) -> Option<TunnelKind> {
         TunnelKind::ALL.into_iter().find(|kind| self.device_name(*kind) == name)
     }
@@ -103,7 +103,7 @@ impl Core {
     }
 }
 
-/// What the kernel calls devices of this kind.
+/// Returns the kernel's name for devices of this kind.
 pub(super) fn link_kind(kind: TunnelKind) -> &'static str {
     match kind {
         TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => "vxlan",

@@ -1,4 +1,4 @@
-//! What has to be looked at again when an interface changes, and what has to be done to tunnel devices.
+//! Handles changes of interfaces, and computes the operations for tunnel devices.
 
 use super::super::Core;
 use super::super::shaping::{is_device, is_shaped};
@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tortie_plan::{RouteKey, TunnelKind};
 
-/// For the speaker to end a session in, before the address goes that it is spoken from.
+/// Time for the BGP speaker to close a session before its local address is removed.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 impl Core {
-    /// An interface was set down, whatever it is by now.
+    /// Records that an interface was set down, whatever its current state: its IPv4 routes are gone.
     pub fn link_was_down(&mut self, index: u32) {
         let touched = self.routes.drop_ipv4_of(index);
         self.dirty.extend(touched);
@@ -48,7 +48,7 @@ impl Core {
             }
         }
         if resized {
-            // Routes through a tunnel have its MTU.
+            // Routes through a tunnel carry its MTU.
             let tunnel = self.links.get(index).and_then(|link| self.tunnel_called(&link.name));
             self.dirty.extend(tunnel.into_iter().flat_map(|kind| self.plan.destinations_through(kind)));
         }
@@ -93,8 +93,8 @@ pub(crate) enum LinkOperation {
 }
 
 impl Core {
-    /// What has to be done next for a tunnel device that is wanted; nothing when it is as it must be. After each step the
-    /// kernel is looked at again.
+    /// Returns the next operations for a desired tunnel device; empty if it is as desired. The caller reads the kernel
+    /// again after each step.
     pub fn link_work(&mut self, kind: TunnelKind) -> Result<Vec<LinkOperation>, String> {
         if self.tunnel_errors.get(&kind).is_some_and(|error| !error.retry) {
             return Ok(Vec::new());
@@ -106,7 +106,7 @@ impl Core {
         let index = link.index;
         if link.kind.as_deref() != Some(wanted.kind()) {
             let other = link.kind.as_deref().unwrap_or("another kind of interface");
-            return Err(format!("an interface of this name is there that is not ours ({other}); remove it"));
+            return Err(format!("an interface of this name exists and is not ours ({other}); remove it"));
         }
         if let LinkForm::Vxlan(vxlan, mac) = wanted.form
             && (link.vxlan != Some(vxlan) || link.mac != Some(mac))
@@ -122,7 +122,7 @@ impl Core {
             operations.push(LinkOperation::SetUp { index });
         }
         let there: Vec<IpNet> = self.links.nets_of(index).collect();
-        // The new one first: with its last address a device would lose its routes.
+        // Add the new address first: a device without addresses would lose its routes.
         let missing = wanted.address.filter(|address| !there.contains(address));
         operations.extend(missing.map(|net| LinkOperation::AddAddress { index, net }));
         let others = there.into_iter().filter(|net| Some(*net) != wanted.address && self.is_ours(kind, net));
@@ -133,7 +133,7 @@ impl Core {
         Ok(operations)
     }
 
-    /// What is left of a tunnel that the plan does not have.
+    /// Returns the operations that remove the remains of a tunnel which is not in the plan.
     pub fn unwanted_links(&self, kind: TunnelKind) -> Vec<LinkOperation> {
         if !self.in_sync {
             return Vec::new();
@@ -153,7 +153,7 @@ impl Core {
             TunnelKind::VxlanV4 | TunnelKind::VxlanV6 | TunnelKind::WireguardV4 | TunnelKind::WireguardV6 => {
                 vec![LinkOperation::Delete { index }]
             }
-            // The kernel's own, which others may use too.
+            // The device was created by the kernel, and other programs may use it.
             TunnelKind::Ipip => {
                 let ours = self.links.nets_of(index).filter(|net| self.is_ours(kind, net));
                 ours.map(|net| LinkOperation::RemoveAddress { index, net }).collect()
@@ -161,8 +161,8 @@ impl Core {
         }
     }
 
-    /// Addresses of the host on links of workloads that BGP is spoken with. Only what was given to one is ever taken, and
-    /// not before the speaker had time to end the session from there.
+    /// Returns the changes to the host's addresses on links of workloads that are BGP peers. Removes only addresses
+    /// that were added for a peer, and not before the speaker had time to close the session.
     pub fn peering_work(&mut self, now: Duration) -> Vec<LinkOperation> {
         let mut wanted = BTreeSet::new();
         for workload in self.plan.workloads().values() {
@@ -197,30 +197,30 @@ impl Core {
         };
     }
 
-    /// Whether an address on a tunnel device can only be one that we gave it. The IPIP device may have others: those
-    /// are ours that are in a block of the cluster.
+    /// Whether an address on a tunnel device can only be ours. The IPIP device may have foreign addresses: ours are
+    /// those in a block of the cluster.
     fn is_ours(&self, kind: TunnelKind, net: &IpNet) -> bool {
         let single = net.prefix_len() == net.max_prefix_len();
         kind != TunnelKind::Ipip || single && self.plan.covers(net.addr())
     }
 
-    /// A device had this name in a plan; should it get another one, this one goes.
+    /// Records the name of a device in a plan; the device is removed if the tunnel gets another name.
     pub(in crate::reconcile) fn note_name(&mut self, kind: TunnelKind, name: &str) {
         if kind.is_wireguard() && name != kind.device() {
             self.former_names.insert((kind, name.to_owned()));
         }
     }
 
-    /// A tunnel device cannot be had; it is tried again at the next tick, and when the plan of it changes.
+    /// Records that a tunnel device could not be created; it is retried at the next tick, and when its plan changes.
     pub fn tunnel_failed(&mut self, kind: TunnelKind, reason: String) {
         self.tunnel_errors.insert(kind, TunnelError { reason, retry: false });
     }
 }
 
-/// Why a tunnel device is not as it must be.
+/// The reason why a tunnel device is not as desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TunnelError {
     pub reason: String,
-    /// It is time to try again.
+    /// Whether the next attempt is due.
     pub retry: bool,
 }

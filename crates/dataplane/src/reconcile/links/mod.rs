@@ -1,5 +1,5 @@
-//! Interfaces: which there are, which lead to workloads, and the tunnel devices, which are made here. Those of workloads
-//! are made by `pod`.
+//! Interfaces: their state, the workloads that they belong to, and the tunnel devices, which this module creates.
+//! Interfaces of workloads are created by `pod`.
 
 pub(super) mod apply;
 mod desired;

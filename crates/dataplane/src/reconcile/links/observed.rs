@@ -1,4 +1,4 @@
-//! The interfaces that the kernel has, and their addresses.
+//! The interfaces in the kernel, and their addresses.
 
 use crate::kernel::Link;
 use ipnet::IpNet;
@@ -40,7 +40,7 @@ impl Links {
         self.links.insert(link.index, link);
     }
 
-    /// Forgets an interface and its addresses.
+    /// Removes an interface and its addresses.
     pub fn remove(&mut self, index: u32) {
         if let Some(link) = self.links.remove(&index)
             && self.names.get(&link.name) == Some(&index)
@@ -66,13 +66,13 @@ impl Links {
         self.addresses.iter().filter(move |(owner, _)| *owner == device).map(|(_, net)| *net)
     }
 
-    /// The interface that has an address.
+    /// Returns the interface that has an address.
     pub fn with_address(&self, address: IpAddr) -> Option<&Link> {
         let (device, _) = self.addresses.iter().find(|(_, net)| net.addr() == address)?;
         self.links.get(device)
     }
 
-    /// The interface on whose own subnet an address lies; the narrowest subnet decides.
+    /// Returns the interface whose subnet contains an address; the narrowest subnet takes precedence.
     pub fn connected(&self, address: IpAddr) -> Option<&Link> {
         let nets = self.addresses.iter().filter(|(_, net)| {
             net.prefix_len() < net.max_prefix_len() && net.contains(&address) && net.addr() != address

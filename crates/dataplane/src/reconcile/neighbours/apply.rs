@@ -1,10 +1,10 @@
-//! Writes neighbour entries and removes those of workloads and nodes that are gone.
+//! Writes neighbour entries, and removes those of removed workloads and nodes.
 
 use crate::engine::Engine;
 use crate::kernel::{NeighbourKey, RefusalKind};
 
 impl Engine {
-    /// Writes what is missing; what is too much is returned, to be removed when no route leads there any more.
+    /// Writes the missing entries, and returns the surplus ones, which are removed once no route uses them.
     pub(crate) async fn apply_neighbours(&mut self) -> Vec<NeighbourKey> {
         let (wanted, unwanted) = self.core.neighbour_work();
         for (key, mac) in wanted {
@@ -22,7 +22,7 @@ impl Engine {
                 Ok(()) => self.core.neighbour_is(key, None),
                 Err(refusal) if refusal.kind == RefusalKind::Missing => self.core.neighbour_is(key, None),
                 Err(refusal) => {
-                    tracing::warn!(address = %key.address, reason = refusal.reason, "neighbour entry of a workload or a node that is gone is not removed; will try again");
+                    tracing::warn!(address = %key.address, reason = refusal.reason, "cannot remove the neighbour entry of a removed workload or node; will retry");
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! The neighbour entries of a workload: its IPv4 addresses at its MAC, where that is known; and those of a tunnel: the
-//! addresses of the other ends at their MACs.
+//! The desired neighbour entries: for a workload its IPv4 addresses with its MAC, if that is known; for a tunnel the
+//! addresses of the VTEPs with their MACs.
 
 use super::super::Core;
 use crate::kernel::NeighbourKey;

@@ -1,11 +1,11 @@
-//! Which neighbour entries are missing, and which of ours are too many.
+//! Computes the missing neighbour entries and our surplus ones.
 
 use super::super::Core;
 use crate::kernel::NeighbourKey;
 use std::collections::BTreeSet;
 
 impl Core {
-    /// The neighbour entries that are missing, and those of ours that are no longer wanted.
+    /// Returns the missing neighbour entries, and our entries that are no longer needed.
     pub fn neighbour_work(&mut self) -> (Vec<(NeighbourKey, [u8; 6])>, Vec<NeighbourKey>) {
         let (mut missing, mut unwanted) = (Vec::new(), Vec::new());
         for device in std::mem::take(&mut self.unchecked) {
@@ -13,7 +13,7 @@ impl Core {
             let wanted = self.wanted_neighbours(device);
             let is_tunnel = self.tunnel_at(device).is_some();
             let ours = self.neighbours.range(NeighbourKey::all_of(device)).copied();
-            // On a device that we made every entry is ours, also from before a restart.
+            // On a device that we created all entries are ours, including those from before a restart.
             let found = self.kernel_neighbours.of(device).filter(|_| is_tunnel && self.in_sync);
             let ours: BTreeSet<NeighbourKey> = ours.chain(found).collect();
             unwanted.extend(ours.into_iter().filter(|key| !wanted.contains_key(key)));

@@ -1,4 +1,4 @@
-//! Permanent neighbour entries, of workloads and of the other ends of tunnels.
+//! Permanent neighbour entries of workloads and VTEPs.
 
 pub(super) mod apply;
 mod desired;

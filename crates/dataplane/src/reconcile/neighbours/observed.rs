@@ -1,4 +1,4 @@
-//! The permanent neighbour entries that the kernel has.
+//! The permanent neighbour entries in the kernel.
 
 use crate::kernel::NeighbourKey;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Neighbours {
         };
     }
 
-    /// Forgets those of an interface that is gone.
+    /// Removes the entries of an interface that no longer exists.
     pub fn drop_of(&mut self, index: u32) {
         self.macs.retain(|key, _| key.device != index);
     }

@@ -1,4 +1,4 @@
-//! Writes proxy entries, has the links told of them, and removes those that are not wanted any more.
+//! Writes proxy entries and announces them on their links, and removes surplus ones.
 
 use super::desired::{Family, changed};
 use crate::announce;
@@ -8,7 +8,7 @@ use crate::kernel::{NeighbourKey, RefusalKind};
 use crate::sysctl::{self, Setting};
 
 impl Engine {
-    /// After the routes: whoever is told that an address is here can reach it.
+    /// Adds and removes proxy entries. Runs after the routes: an announced address must already be reachable.
     pub(crate) async fn apply_proxies(&mut self) {
         let work = self.core.proxy_work();
         let mut refused = Vec::new();
@@ -29,7 +29,7 @@ impl Engine {
                 Ok(()) => self.core.proxies_prepared(device, family),
                 Err(error) => refused.push(error.into()),
             }
-            // The value of one of them comes with the interface.
+            // One of the values is read with the link.
             self.links.insert(device);
         }
         let mut new = Vec::new();
@@ -46,7 +46,7 @@ impl Engine {
         self.announce(new).await;
     }
 
-    /// As if the interface were new: what it had before us nobody remembers after a restart.
+    /// Resets the settings to those of a new interface: their previous values are not known after a restart.
     async fn restore_proxy_settings(&mut self, device: u32, family: Family) {
         let interface = self.core.name(device);
         let mut settings = Vec::new();
@@ -54,15 +54,15 @@ impl Engine {
         for (key, (default, lo)) in changed(&interface, family).into_iter().zip(untouched) {
             let value = match sysctl::read(&self.host, &default).await {
                 Ok(Some(value)) => Some(value),
-                // Not every namespace has defaults of its own; nobody changes these of `lo`.
+                // Not every namespace has its own defaults; these settings of `lo` are not usually changed.
                 _ => sysctl::read(&self.host, &lo).await.ok().flatten(),
             };
             settings.extend(value.map(|value| Setting::lenient(key, value)));
         }
         if let Err(error) = sysctl::write(&self.host, settings).await {
-            tracing::warn!(%error, interface, "the settings for answering for others stay as they are");
+            tracing::warn!(%error, interface, "cannot reset the proxy ARP/NDP settings of an interface");
         }
-        // The value of one of them comes with the interface.
+        // One of the values is read with the link.
         self.links.insert(device);
     }
 
@@ -70,14 +70,14 @@ impl Engine {
         self.announce(self.core.proxied()).await;
     }
 
-    /// Who remembers another place of an address forgets it.
+    /// Announces addresses, so that hosts with another MAC for one update their cache.
     async fn announce(&mut self, keys: Vec<NeighbourKey>) {
         if keys.is_empty() {
             return;
         }
         let addresses = keys.into_iter().map(|key| (self.core.name(key.device), key.address)).collect();
         if let Err(error) = announce::send(&self.host, addresses).await {
-            tracing::warn!(%error, "links are not told which addresses are answered for; who asks is answered");
+            tracing::warn!(%error, "cannot send gratuitous ARP/NA for proxied addresses; ARP and ND requests are still answered");
         }
     }
 

@@ -1,5 +1,5 @@
-//! On which interfaces which addresses are answered for: where the interface's own subnet has them, since only there
-//! anybody asks.
+//! Determines the interfaces on which each proxied address is answered: those whose subnet contains it, as hosts send
+//! ARP or ND requests only for addresses of their subnet.
 
 use super::super::Core;
 use crate::kernel::{Link, NeighbourKey};
@@ -19,7 +19,7 @@ impl Core {
                 self.links.nets_of(link.index).filter(|net| net.prefix_len() < net.max_prefix_len());
             let subnets: Vec<IpNet> =
                 subnets.filter(|net| net.addr().is_ipv4() || self.settings.ipv6).collect();
-            // For an address of its own the kernel answers anyway.
+            // The kernel itself answers for an interface's own address.
             let asked =
                 |address: &IpAddr| subnets.iter().any(|net| net.contains(address) && net.addr() != *address);
             let addresses = self.plan.proxied().iter().filter(|address| asked(address));
@@ -28,7 +28,7 @@ impl Core {
         wanted
     }
 
-    /// Whether hosts are on a link of it that may ask for addresses.
+    /// Whether the interface is on a link with hosts that may send requests.
     fn is_asked(&self, link: &Link) -> bool {
         let has_mac = link.mac.is_some_and(|mac| mac != [0; 6]);
         link.enabled && has_mac && !link.is_tunnel() && !self.is_workload(&link.name)
@@ -47,19 +47,20 @@ impl Family {
     }
 }
 
-/// The settings that answering changes, on an interface or on `default`, which is what new interfaces have.
+/// Returns the settings that proxying changes, on an interface or on `default`, the template for new interfaces.
 pub(super) fn changed(interface: &str, family: Family) -> Vec<String> {
     let mut changed = vec![proxy_delay(interface, family)];
     changed.extend((family == Family::V6).then(|| proxy_ndp(interface)));
     changed
 }
 
-/// What an interface needs to answer for others. `first`: also what the kernel does not report.
+/// Returns the settings that an interface needs for proxying. `first` adds those whose values the kernel does not
+/// report.
 pub(super) fn settings(link: &Link, family: Family, first: bool) -> Vec<Setting> {
     let name = &link.name;
     let mut settings = Vec::new();
     if first {
-        // The kernel answers for others after a random delay, in case they answer themselves.
+        // By default the kernel delays proxy replies at random, in case the owner answers itself.
         settings.push(Setting::lenient(proxy_delay(name, family), 0));
     }
     if family == Family::V6 && link.conf.proxy_ndp != Some(1) {

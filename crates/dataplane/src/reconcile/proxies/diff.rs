@@ -1,4 +1,4 @@
-//! Which proxy entries are missing, and which of ours are too many.
+//! Computes the missing proxy entries and our surplus ones.
 
 use super::super::Core;
 use super::desired::{Family, settings};
@@ -7,11 +7,11 @@ use crate::kernel::{NeighbourKey, ProxyEntry};
 use crate::sysctl::Setting;
 use std::collections::BTreeSet;
 
-/// What has to be done, in this order.
+/// Operations that are due, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxyWork {
     pub unwanted: Vec<ProxyEntry>,
-    /// Interfaces that then have no entry of a family any more.
+    /// Interfaces that have no entry of a family left after the removals.
     pub released: Vec<(u32, Family)>,
     pub settings: Vec<(u32, Family, Vec<Setting>)>,
     pub missing: Vec<ProxyEntry>,
@@ -58,7 +58,7 @@ impl Core {
         self.proxies.prepared.insert((device, family));
     }
 
-    /// Whether an interface has no entry of a family, so that its settings can go back to what they are by default.
+    /// Whether an interface has no entry of a family left, so that its settings can be reset to the defaults.
     pub fn proxies_released(&mut self, device: u32, family: Family) -> bool {
         let mut keys = self.proxies.there.iter().map(|entry| &entry.key);
         let released = !keys.any(|key| (key.device, Family::of(key)) == (device, family));
@@ -72,7 +72,7 @@ impl Core {
         self.proxies.refused = refused;
     }
 
-    /// The addresses that are answered for, by interface.
+    /// Returns the addresses that are answered, by interface.
     pub fn proxied(&self) -> Vec<NeighbourKey> {
         let wanted = self.wanted_proxies();
         self.proxies.there.iter().map(|entry| entry.key).filter(|key| wanted.contains(key)).collect()

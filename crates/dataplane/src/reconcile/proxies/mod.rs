@@ -1,4 +1,5 @@
-//! Addresses that the host answers for on its links, so that who is on the same subnet reaches workloads without a route.
+//! Proxied addresses: the host answers ARP and ND requests for them on its links, so that hosts on the same subnet
+//! reach workloads without a route.
 
 pub(super) mod apply;
 mod desired;

@@ -1,4 +1,4 @@
-//! The proxy entries that the kernel has, and which interfaces are prepared for them.
+//! The proxy entries in the kernel, and the interfaces that are configured for them.
 
 use super::super::Core;
 use super::desired::Family;
@@ -9,19 +9,19 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(crate) struct Proxies {
     pub there: BTreeSet<ProxyEntry>,
-    /// Interfaces that have the settings of which the kernel does not tell the value.
+    /// Interfaces that have the settings whose values the kernel does not report.
     pub prepared: BTreeSet<(u32, Family)>,
-    /// What the kernel refused at the last attempt.
+    /// Objects that the kernel rejected at the last attempt.
     pub refused: Vec<(KernelObject, String)>,
 }
 
 impl Core {
-    /// Takes a fresh list of proxy entries in.
+    /// Replaces the known proxy entries.
     pub fn proxies_are(&mut self, proxies: Vec<ProxyEntry>) {
         self.proxies.there = proxies.into_iter().collect();
     }
 
-    /// Whether there is anything to look at. The kernel does not tell when such entries come or go.
+    /// Whether proxy entries exist or are desired. The kernel sends no notifications about such entries.
     pub fn uses_proxies(&self) -> bool {
         !self.plan.proxied().is_empty() || !self.proxies.there.is_empty()
     }

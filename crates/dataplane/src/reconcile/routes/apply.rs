@@ -1,4 +1,4 @@
-//! Writes routes, and has connection tracking forget the flows of addresses that move.
+//! Writes routes, and deletes the connection tracking entries of addresses that move.
 
 use super::diff::Operation;
 use crate::engine::Engine;
@@ -23,11 +23,12 @@ impl Engine {
                 Operation::Delete(_) => deletes.push(operation),
             }
         }
-        // The new owner of an address must not get packets of connections to the old one, nor lose its own later.
+        // The new owner of an address must not receive packets of connections to the old one, nor lose its own
+        // connections to a later cleanup.
         self.conntrack.later(moving.iter().copied());
         moving.extend(adds.iter().filter_map(|operation| single(entry(operation))));
         self.conntrack.finish(&self.host, &moving.into_iter().collect()).await;
-        // A gateway must not be found elsewhere when the route through it comes.
+        // Add routes through gateways last: the gateway must not resolve to another interface when its route is added.
         adds.sort_by_key(|operation| matches!(entry(operation).target, Target::Gateway { .. }));
         let mut results = Vec::new();
         let added = self.kernel.add_routes(&entries(&adds)).await;
@@ -46,7 +47,7 @@ impl Engine {
                 None => self.core.done(&operation),
                 Some(refusal) => {
                     let key = entry(&operation).key;
-                    // Our picture of the kernel was wrong: look again.
+                    // The known state of the kernel was wrong: read it again.
                     self.stale.routes |= refusal.kind == RefusalKind::Exists;
                     self.core.failed(key, refusal.reason.clone());
                     failures.extend(self.core.route_failure(key, refusal.reason));
@@ -58,7 +59,7 @@ impl Engine {
     }
 }
 
-/// The address a route is for, if it is for a single one.
+/// Returns the address of a route to a single address.
 fn single(entry: &Entry) -> Option<IpAddr> {
     let net = entry.destination();
     (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())

@@ -1,4 +1,4 @@
-//! Which route must be at a destination, and how the nodes that routes lead to are reached.
+//! Determines the desired route for a destination, and the next hops of nodes.
 
 use super::super::Core;
 use super::{PROTOCOL_BIRD, PROTOCOL_BOOT, PROTOCOL_OURS};
@@ -7,11 +7,11 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use tortie_plan::{RouteKey, RouteTarget, Table, TunnelKind, Workload};
 
-/// The kernel's number of `lo`, in every namespace.
+/// Index of `lo`, the same in every namespace.
 const LOOPBACK: u32 = 1;
 
 impl Core {
-    /// The protocol that only we use.
+    /// Returns the route protocol that only we use.
     pub(in crate::reconcile) fn own_protocol(&self) -> u8 {
         match self.settings.device_route_protocol {
             PROTOCOL_BOOT => PROTOCOL_OURS,
@@ -19,7 +19,7 @@ impl Core {
         }
     }
 
-    /// What must be at a destination; an error says why nothing can be there now although something should.
+    /// Returns the desired route for a destination; the error is the reason why a required route cannot be written now.
     pub(in crate::reconcile) fn wanted(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
         let destination = key.destination;
         if !self.settings.program_routes || destination.addr().is_ipv6() && !self.settings.ipv6 {
@@ -33,7 +33,7 @@ impl Core {
                 (IpNet::V4(_), true) => self.settings.ipv4_elevated_priority,
                 (IpNet::V6(_), true) => self.settings.ipv6_elevated_priority,
             };
-            // It has gone to another node, which says so before its endpoint is gone here.
+            // The workload has moved to another node, which advertises it before its endpoint is removed here.
             if self.plan.learnt(&destination).is_some_and(|learnt| learnt.leads_past(metric))
                 && let Ok(Some(entry)) = self.wanted_of_bgp(key)
             {
@@ -52,21 +52,21 @@ impl Core {
             RouteTarget::Via(node) => self.next_hop(node)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
                 let device = self.through(tunnel)?;
-                // As Calico writes it: a route through a VXLAN or an IPIP device says what the device takes.
+                // As in Calico, a route through a VXLAN or IPIP device carries the device's MTU.
                 mtu = self.links.get(device).map(|link| link.mtu).filter(|_| !tunnel.is_wireguard());
-                // A WireGuard knows the peer by the destination.
+                // WireGuard selects the peer by the destination.
                 let gateway = gateway.filter(|_| !tunnel.is_wireguard());
                 gateway.map_or(Target::Device(device), |via| Target::Gateway { via, device })
             }
         };
-        // What goes nowhere is sent from nowhere.
+        // Routes that drop or skip packets need no source address.
         let sends = !matches!(target, Target::Blackhole | Target::Throw);
         let source = route.source.or_else(|| self.usual_source(key)).filter(|_| sends);
         let entry = Entry::new(*key, route.metric, self.own_protocol(), target);
         Ok(Some(entry.with_source(source).with_mtu(mtu)))
     }
 
-    /// What the settings say that the host shall use as its address.
+    /// Returns the configured source address for packets of the host.
     fn usual_source(&self, key: &RouteKey) -> Option<IpAddr> {
         let source = match key.destination {
             IpNet::V4(_) => self.settings.device_route_source_v4,
@@ -75,13 +75,14 @@ impl Core {
         source.filter(|_| key.table == Table::MAIN)
     }
 
-    /// The interface of a tunnel.
+    /// Returns the interface index of a tunnel.
     fn through(&self, tunnel: TunnelKind) -> Result<u32, String> {
         let link = self.tunnel_link(tunnel).map(|link| link.index);
-        link.ok_or_else(|| format!("the tunnel device {} is not there", self.device_name(tunnel)))
+        link.ok_or_else(|| format!("tunnel device {} is missing or down", self.device_name(tunnel)))
     }
 
-    /// Next hops that cannot be reached are left out as long as there are others.
+    /// Returns the desired route for a destination learned by BGP. Unreachable next hops are omitted as long as another
+    /// one is reachable.
     pub(in crate::reconcile) fn wanted_of_bgp(&self, key: &RouteKey) -> Result<Option<Entry>, String> {
         let learnt = self.plan.learnt(&key.destination).filter(|_| key.table == Table::MAIN);
         let Some(learnt) = learnt else { return Ok(None) };
@@ -107,7 +108,8 @@ impl Core {
         Ok(Some(Entry::new(*key, learnt.metric, PROTOCOL_BIRD, target)))
     }
 
-    /// Who has an address, behind which interface; behind the youngest when several workloads claim it.
+    /// Returns the workload with an address and its interface; the newest interface if several workloads claim the
+    /// address.
     fn workload_at(&self, address: IpAddr) -> Option<(&Workload, &Link)> {
         let claims = self.plan.at_address(address).filter_map(|w| Some((w, self.links.named(&w.interface)?)));
         claims.filter(|(_, link)| link.is_up()).max_by_key(|(_, link)| link.index)
@@ -124,7 +126,7 @@ impl Core {
         }
     }
 
-    /// The nodes for which the kernel must be asked; empties the list.
+    /// Returns the nodes for which the kernel's route has to be looked up, and resets the request for it.
     pub fn take_lookups(&mut self) -> Vec<IpAddr> {
         if !std::mem::take(&mut self.lookups_stale) {
             return Vec::new();
@@ -136,8 +138,8 @@ impl Core {
     }
 
     pub fn looked_up(&mut self, node: IpAddr, answer: Result<(IpAddr, u32), String>) {
-        // Where nodes encrypt for each other, every way to one leads through the tunnel. Our routes are for when it does
-        // not.
+        // With encryption between nodes, every lookup returns the tunnel. Our routes are for packets that bypass it, so
+        // keep the previous result.
         let sealed = |device: &u32| self.links.get(*device).is_some_and(Link::is_wireguard);
         let known = matches!(self.lookups.get(&node), Some(Ok(_)));
         if known && answer.as_ref().is_ok_and(|(_, device)| sealed(device)) {

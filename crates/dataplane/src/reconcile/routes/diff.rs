@@ -1,4 +1,5 @@
-//! What has to be done at one destination so that the kernel has what is wanted there and nothing else of ours.
+//! Computes the operations for one destination, after which the kernel has the desired route and none of our other
+//! routes.
 
 use super::super::Core;
 use crate::kernel::{Entry, Target};
@@ -6,21 +7,21 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tortie_plan::RouteKey;
 
-/// Whether an unwanted route may be removed.
+/// Whether an undesired route may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ownership {
     Foreign,
-    /// Left by who did our work before: gives way to a route of ours, but is not removed for its own sake.
+    /// Left by the program that did our work before: our route may replace it, but it is not removed otherwise.
     Predecessor,
     Ours,
-    /// Ours, but whoever put it there may not have reported it yet.
+    /// Ours, but the workload that it belongs to may not have been reported yet.
     InGrace,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Add(Entry),
-    /// Takes the place of a route of ours.
+    /// Replaces one of our routes.
     Replace {
         old: Entry,
         new: Entry,
@@ -30,11 +31,11 @@ pub(crate) enum Operation {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// In the order in which they have to be done: first what is missing, then what is too much.
+    /// In order of execution: additions before removals.
     pub operations: Vec<Operation>,
-    /// A foreign route that sits where ours belongs.
+    /// A foreign route with the same key as ours.
     pub obstacle: Option<Entry>,
-    /// Something is left to be removed when its grace period is over.
+    /// Whether a route has to be removed when its grace period is over.
     pub later: bool,
 }
 
@@ -72,16 +73,16 @@ pub(crate) fn difference(
     difference
 }
 
-/// Routes to change, found by [`Core::route_work`].
+/// Route changes returned by [`Core::route_work`].
 #[derive(Debug, Default)]
 pub(crate) struct RouteWork {
     pub operations: Vec<Operation>,
-    /// What cannot be done now, and why.
+    /// Destinations whose routes cannot be written now, and the reasons.
     pub failures: Vec<(RouteKey, String)>,
 }
 
 impl Core {
-    /// The route changes that are due.
+    /// Returns the route changes that are due.
     pub fn route_work(&mut self, now: Duration) -> RouteWork {
         let mut work = RouteWork::default();
         for key in std::mem::take(&mut self.dirty) {
@@ -93,7 +94,7 @@ impl Core {
             if let Some(Target::Device(device)) = wanted.as_ref().map(|entry| &entry.target) {
                 self.settled.insert(*device);
             }
-            // A route that cannot be had now is no reason to take away the one that is there.
+            // Keep the existing route while the desired one cannot be written.
             let unknown = work.failures.last().is_some_and(|(failed, _)| *failed == key);
             let change =
                 difference(wanted.as_ref(), self.routes.at(&key), self.in_sync && !unknown, |entry| {
@@ -119,7 +120,7 @@ impl Core {
         work
     }
 
-    /// An operation went through.
+    /// Records that an operation succeeded.
     pub fn done(&mut self, operation: &Operation) {
         match operation {
             Operation::Add(entry) => self.routes.set(entry.clone()),
@@ -131,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Whether this operation gives an address to another workload interface.
+    /// Returns the address that an operation moves to another interface, if it was on a workload interface.
     pub fn moves(&self, operation: &Operation) -> Option<IpAddr> {
         let Operation::Replace { old, new } = operation else { return None };
         let destination = old.destination();
@@ -141,7 +142,8 @@ impl Core {
         (single && workload && new.target.device() != Some(device)).then(|| destination.addr())
     }
 
-    /// The addresses that left since the last call: those that another workload has by now, and the others.
+    /// Returns the addresses that were removed from workloads since the last call: those that another workload has now,
+    /// and the others.
     pub fn take_departed(&mut self) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let departed = std::mem::take(&mut self.departed);
         departed.into_iter().partition(|address| self.plan.at_address(*address).next().is_some())
@@ -172,7 +174,7 @@ mod tests {
             .prop_map(|(metric, protocol, device)| entry(metric, protocol, device))
     }
 
-    /// What the kernel makes of an operation; it refuses what it would refuse.
+    /// Applies an operation to a model of the kernel, and panics if the kernel would reject it.
     fn perform(kernel: &mut Vec<Entry>, operation: &Operation) {
         match operation {
             Operation::Add(new) => {
@@ -197,7 +199,7 @@ mod tests {
             actual in proptest::collection::btree_map((0u32..3, 0u8..2), any_entry(), 0..4),
             may_remove: bool,
         ) {
-            // At most one route per place, as the kernel has it.
+            // At most one route per key and metric, as in the kernel.
             let actual: Vec<Entry> = actual
                 .into_iter()
                 .filter(|((_, second), _)| *second == 0)

@@ -1,4 +1,4 @@
-//! Routes: those of workloads, of other nodes' blocks and of BGP.
+//! Routes of workloads, of the blocks of other nodes, and of BGP.
 
 pub(super) mod apply;
 mod desired;
@@ -12,7 +12,7 @@ pub(super) use observed::Routes;
 
 use std::time::Duration;
 
-/// How long a route on a new workload interface may wait for someone to tell us about the workload.
+/// How long a route on a new workload interface is kept until the workload is in the plan.
 const GRACE: Duration = Duration::from_secs(10);
 const PROTOCOL_KERNEL: u8 = 2;
 const PROTOCOL_BOOT: u8 = 3;

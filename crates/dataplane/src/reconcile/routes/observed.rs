@@ -1,4 +1,4 @@
-//! The routes that the kernel has: filled by reading them, kept by events and by what we do ourselves.
+//! The routes in the kernel: read once, then updated by events and by our own operations.
 
 use super::super::Core;
 use super::diff::Ownership;
@@ -22,12 +22,13 @@ impl Routes {
         }
     }
 
-    /// Forgets the routes through an interface that is gone; returns their destinations.
+    /// Removes the routes through an interface that no longer exists, and returns their destinations.
     pub fn drop_of(&mut self, index: u32) -> BTreeSet<RouteKey> {
         self.drop_routes(|entry| entry.target.uses(index))
     }
 
-    /// The kernel drops the IPv4 routes of an interface that is set down, and says nothing.
+    /// Removes the IPv4 routes of an interface that was set down, which the kernel drops without notification, and
+    /// returns their destinations.
     pub fn drop_ipv4_of(&mut self, index: u32) -> BTreeSet<RouteKey> {
         self.drop_routes(|entry| entry.destination().addr().is_ipv4() && entry.target.uses(index))
     }
@@ -59,7 +60,8 @@ impl Routes {
 
     pub fn set(&mut self, entry: Entry) {
         let entries = self.routes.entry(entry.key).or_default();
-        // A new route where there was one replaced it. IPv6 keeps several in one place on different interfaces.
+        // A new route with the same key replaces the old one. IPv6 allows several with the same key on different
+        // interfaces.
         let v6 = entry.destination().addr().is_ipv6();
         entries
             .retain(|old| !(old.same_place(&entry) && (!v6 || old.target.device() == entry.target.device())));
@@ -80,7 +82,7 @@ impl Routes {
 }
 
 impl Core {
-    /// Takes a fresh list of routes in.
+    /// Replaces the known routes.
     pub fn resync_routes(&mut self, routes: Vec<Entry>) {
         self.dirty.extend(self.routes.destinations());
         self.routes.replace(routes);
@@ -102,15 +104,15 @@ impl Core {
             return Ownership::Ours;
         }
         let link = entry.target.device().and_then(|device| self.links.get(device));
-        // Nobody else has routes through a device that we made, except BGP: while its peers have not sent theirs, a route
-        // of the speaker before us is the only one that leads there.
+        // Only BGP and we have routes through a device that we created. Until the BGP peers have sent their routes, a
+        // route of the previous speaker is the only one to its destination.
         let is_only_way = of_bgp && self.plan.speaks_bgp() && self.plan.route(&entry.key).is_none();
         let through_tunnel = link.is_some_and(|link| self.tunnel_at(link.index).is_some());
         if through_tunnel && entry.protocol != PROTOCOL_KERNEL && !is_only_way {
             return Ownership::Ours;
         }
         let Some(link) = link.filter(|link| self.is_workload(&link.name)) else {
-            // BIRD leaves its routes behind when it stops, and we ours when our protocol number is changed.
+            // BIRD leaves its routes behind when it stops, and so do we when our protocol number changes.
             let predecessor = [PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
             return if predecessor { Ownership::Predecessor } else { Ownership::Foreign };
         };

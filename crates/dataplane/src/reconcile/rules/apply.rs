@@ -1,4 +1,4 @@
-//! Writes rules, and removes those that are not wanted any more.
+//! Writes routing rules, and removes those that are no longer needed.
 
 use crate::engine::Engine;
 use crate::kernel::RefusalKind;
@@ -9,7 +9,7 @@ impl Engine {
             match self.kernel.add_rule(entry).await {
                 Ok(()) => self.core.rule_is(entry, true),
                 Err(refusal) => {
-                    // Our picture of the kernel was wrong: look again.
+                    // The known state of the kernel was wrong: read it again.
                     self.stale.rules |= refusal.kind == RefusalKind::Exists;
                     self.core.rule_failed(entry, refusal.reason);
                 }
@@ -27,7 +27,7 @@ impl Engine {
                     tracing::warn!(
                         priority,
                         reason = refusal.reason,
-                        "a routing rule that is not needed is not removed; will try again"
+                        "cannot remove a routing rule that is no longer needed; will retry"
                     );
                 }
             }

@@ -1,4 +1,4 @@
-//! The rules of the plan, as far as the settings let us write routes.
+//! The routing rules of the plan, unless the settings forbid writing routes.
 
 use super::super::Core;
 use std::collections::BTreeSet;

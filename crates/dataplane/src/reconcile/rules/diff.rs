@@ -1,10 +1,10 @@
-//! Which rules are missing, and which of ours are too many.
+//! Computes the missing rules and our surplus ones.
 
 use super::super::Core;
 use crate::kernel::RuleEntry;
 
 impl Core {
-    /// Rules that are missing. They come when the routes are there that they lead to.
+    /// Returns the missing rules. They are written after the routes of their table.
     pub fn missing_rules(&mut self) -> Vec<RuleEntry> {
         let wanted = self.wanted_rules();
         self.rules.ever_wanted.extend(wanted.iter().copied());
@@ -13,7 +13,7 @@ impl Core {
         wanted.into_iter().filter(|rule| !there(*rule)).map(|rule| RuleEntry { rule, protocol }).collect()
     }
 
-    /// Rules of ours that nobody wants. They go before the routes that they lead to.
+    /// Returns our rules that are no longer needed. They are removed before the routes of their table.
     pub fn unwanted_rules(&self) -> Vec<RuleEntry> {
         let wanted = self.wanted_rules();
         let ours = |entry: &&RuleEntry| {

@@ -1,4 +1,4 @@
-//! Rules of policy routing: which packets are routed by a table of their own.
+//! Policy routing rules, which select packets that are routed by a separate table.
 
 pub(super) mod apply;
 mod desired;

@@ -1,4 +1,4 @@
-//! The rules that the kernel has and that could be ours.
+//! The rules in the kernel that may be ours.
 
 use super::super::Core;
 use crate::kernel::RuleEntry;
@@ -8,12 +8,12 @@ use tortie_plan::RoutingRule;
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     pub there: BTreeSet<RuleEntry>,
-    /// Every rule that was wanted once is ours, whoever wrote it.
+    /// Every rule that was desired once is considered ours, whichever program wrote it.
     pub ever_wanted: BTreeSet<RoutingRule>,
 }
 
 impl Core {
-    /// Takes a fresh list of rules in.
+    /// Replaces the known rules.
     pub fn rules_are(&mut self, rules: Vec<RuleEntry>) {
         self.rules.there = rules.into_iter().collect();
     }

@@ -1,11 +1,11 @@
-//! Makes buckets, devices and redirections.
+//! Creates and removes buckets, IFB devices and redirections.
 
 use super::diff::ShapingOperation;
 use crate::engine::Engine;
 use crate::kernel::{Refusal, RefusalKind};
 use std::collections::BTreeMap;
 
-/// A device, its bucket, a redirection: no interface takes more steps than that, one of them to make room.
+/// Limit of steps: an interface needs a device, its bucket and a redirection, and possibly removals before them.
 const STEPS: usize = 8;
 
 impl Engine {
@@ -25,12 +25,12 @@ impl Engine {
                     errors.insert(interface, reason);
                 }
             }
-            // What we do ourselves the kernel does not announce to us.
+            // Notifications of our own changes are filtered out.
             match self.kernel.qdiscs().await {
                 Ok(qdiscs) => self.core.qdiscs_are(qdiscs),
                 Err(error) => {
                     self.stale.qdiscs = true;
-                    tracing::warn!(%error, "traffic control cannot be read; will try again");
+                    tracing::warn!(%error, "cannot read traffic control; will retry");
                     break;
                 }
             }
@@ -86,7 +86,7 @@ impl Engine {
     }
 }
 
-/// Names what a kernel may lack; its own words are about any operation.
+/// Names the kernel module that may be missing; the kernel's own message is generic.
 fn explained(refusal: Refusal, module: &str) -> Refusal {
     match refusal.kind {
         RefusalKind::Unsupported | RefusalKind::Missing => Refusal {

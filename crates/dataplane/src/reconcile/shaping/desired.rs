@@ -1,31 +1,31 @@
-//! The bucket that a bandwidth asks for, and the device for what a workload sends.
+//! Computes the token bucket for a bandwidth, and the device for packets that a workload sends.
 
 use super::super::Core;
 use crate::kernel::{Link, TokenBucket};
 use tortie_plan::{Bandwidth, Limits, Workload};
 
-/// What waits longer is dropped.
+/// Packets that would be queued longer are dropped.
 const LATENCY_MILLISECONDS: u64 = 25;
-/// In front of what the MTU counts.
+/// Length of the link-layer header, which the MTU does not include.
 const LINK_HEADER: u32 = 18;
-/// The beginning of the names of the devices, which nobody else uses.
+/// Prefix of the device names, which no other program uses.
 const PREFIX: &str = "bwcali";
 
-/// The device for what the workload behind an interface sends.
+/// Returns the name of the device for packets that the workload of an interface sends.
 pub(in crate::reconcile) fn device_of(interface: &str) -> String {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
-    // FNV-1a, the same in all versions.
+    // FNV-1a, which is the same in all versions.
     let hash = interface.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     format!("{PREFIX}{:09x}", hash >> 28)
 }
 
-/// Whether a link is a device of that kind, whoever made it.
+/// Whether a link is a device of that kind, whichever program created it.
 pub(in crate::reconcile) fn is_device(link: &Link) -> bool {
     link.kind.as_deref() == Some("ifb") && link.name.starts_with(PREFIX)
 }
 
-/// A packet that is larger than the bucket would never pass: it holds at least one.
+/// Computes the bucket for a bandwidth. It holds at least one packet: a larger packet would never pass.
 pub(in crate::reconcile) fn bucket(bandwidth: &Bandwidth, mtu: u32) -> TokenBucket {
     let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let largest = mtu.saturating_add(LINK_HEADER);
@@ -40,7 +40,7 @@ pub(in crate::reconcile) fn bucket(bandwidth: &Bandwidth, mtu: u32) -> TokenBuck
 }
 
 impl Core {
-    /// The workloads with a bandwidth whose interface is there.
+    /// Returns the workloads with a bandwidth limit whose interface exists.
     pub(in crate::reconcile) fn shaped(&self) -> impl Iterator<Item = (&Link, &Workload)> {
         let shaped = self.plan.workloads().values().filter(|workload| is_shaped(workload));
         shaped.filter_map(|workload| {

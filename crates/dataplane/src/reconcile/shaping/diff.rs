@@ -1,11 +1,11 @@
-//! What has to be done next so that bandwidths are as planned.
+//! Computes the next operations for bandwidth limits.
 
 use super::super::Core;
 use super::desired::{bucket, device_of, is_device};
 use crate::kernel::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A change of traffic control, for the sake of an interface.
+/// A change of traffic control for one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShapingOperation {
     SetBucket { device: u32, bucket: TokenBucket },
@@ -18,8 +18,8 @@ pub(crate) enum ShapingOperation {
 }
 
 impl Core {
-    /// The next step for each interface, by its name; after it the kernel is looked at again. Nothing is removed before
-    /// the first plan, and nothing of interfaces that are not ours.
+    /// Returns the next operation for each interface, by name; the caller reads the kernel again after each step.
+    /// Nothing is removed before the first plan, and nothing from interfaces that are not ours.
     pub fn shaping_work(&self) -> Vec<(String, ShapingOperation)> {
         if !self.shaping.dirty {
             return Vec::new();
@@ -42,14 +42,14 @@ impl Core {
                 Some(device) => {
                     let wanted = bucket(bandwidth, link.mtu);
                     buckets.insert(device.index, wanted);
-                    // Not before the bucket is there: what is led past it would be faster than it may be.
+                    // Not before the bucket exists: until then, redirected packets would exceed the limit.
                     let filled = self.has_bucket(device.index, &wanted);
                     let target = self.shaping.there.redirected.get(&link.index);
                     match target {
                         _ if !filled => None,
                         None => Some(ShapingOperation::Redirect { device: link.index, to: device.index }),
                         Some(Some(target)) if *target == device.index => None,
-                        // One that leads nowhere, or elsewhere.
+                        // A redirection without a target, or to another device.
                         Some(_) => Some(ShapingOperation::DeleteRedirection { device: link.index }),
                     }
                 }
@@ -85,7 +85,7 @@ impl Core {
         for device in self.shaping.there.buckets.keys().filter(gone) {
             work.push((self.name(*device), ShapingOperation::DeleteBucket { device: *device }));
         }
-        // Not before nothing is led through it any more.
+        // Not before the last redirection to it is removed.
         let in_use: BTreeSet<u32> = self.shaping.there.redirected.values().copied().flatten().collect();
         for link in self.links.iter().filter(|link| is_device(link)) {
             if !devices.contains(&link.name) && !in_use.contains(&link.index) {
@@ -95,13 +95,14 @@ impl Core {
         work
     }
 
-    /// Everything is as planned, but for these interfaces, which are tried again at the next tick.
+    /// Records the errors of the last run; the other interfaces are as desired. Failed ones are retried at the next
+    /// tick.
     pub fn shaping_done(&mut self, errors: BTreeMap<String, String>) {
         self.shaping.errors = errors;
         self.shaping.dirty = false;
     }
 
-    /// A workload with a bandwidth, or a device for one, came, went or changed.
+    /// Schedules a check after a change of a workload with a bandwidth limit or of a device for one.
     pub(in crate::reconcile) fn shaping_changed(&mut self) {
         self.shaping.dirty = true;
     }
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(operations(&core), [ShapingOperation::DeleteDevice { device: IFB }]);
     }
 
-    /// Those of the plugin `bandwidth`, for one, which has its own devices.
+    /// For example those of the CNI plugin `bandwidth`, which has its own devices.
     #[test]
     fn what_others_do_to_arriving_packets_stays_and_nothing_goes_before_the_first_plan() {
         let links = vec![

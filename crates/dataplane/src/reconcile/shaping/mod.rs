@@ -1,5 +1,5 @@
-//! Bandwidth of workloads: what they receive passes through a bucket of tokens at the host's end of their interface; what they
-//! send is led through a device of its own, an `ifb`, and passes through one there.
+//! Bandwidth limits of workloads. Packets to a workload pass a token bucket at the host end of its interface; packets
+//! from it are redirected through an `ifb` device and pass a bucket there.
 
 pub(super) mod apply;
 mod desired;

@@ -1,4 +1,4 @@
-//! The buckets and redirections that the kernel has.
+//! The buckets and redirections in the kernel.
 
 use super::super::Core;
 use crate::kernel::{Qdiscs, TokenBucket};
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Shaping {
     pub there: Qdiscs,
-    /// The buckets as they were written, of which the kernel does not tell everything.
+    /// The buckets as they were written, because the kernel does not report all their parameters.
     pub written: BTreeMap<u32, TokenBucket>,
-    /// Something may differ from what it should be.
+    /// Whether the kernel may differ from the desired state.
     pub dirty: bool,
-    /// Interfaces that are not as they should be, and why.
+    /// Interfaces with failed operations, and the reasons.
     pub errors: BTreeMap<String, String>,
 }
 
 impl Core {
-    /// Whether an interface has a bucket.
+    /// Whether an interface has this bucket.
     pub(in crate::reconcile) fn has_bucket(&self, device: u32, bucket: &TokenBucket) -> bool {
         let there = self.shaping.there.buckets.get(&device).is_some_and(|there| there.is_like(bucket));
         there && self.shaping.written.get(&device).is_none_or(|written| written == bucket)
@@ -30,7 +30,7 @@ impl Core {
         self.shaping.dirty
     }
 
-    /// Takes a fresh look at traffic control in.
+    /// Replaces the known traffic control state.
     pub fn qdiscs_are(&mut self, qdiscs: Qdiscs) {
         self.shaping.written.retain(|device, _| qdiscs.buckets.contains_key(device));
         if self.shaping.there != qdiscs {

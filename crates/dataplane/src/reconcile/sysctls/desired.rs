@@ -1,19 +1,19 @@
-//! What a workload needs its interface to be set to.
+//! The desired settings of a workload's interface.
 
 use crate::kernel::Conf;
 use crate::sysctl::Setting;
 use tortie_plan::Workload;
 
-/// What depends on more than the workload.
+/// Inputs besides the workload itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
     pub rp_filter: i32,
     pub v6: bool,
-    /// Something that it asks for is answered by the loopback of the host.
+    /// Whether a service for the workload listens on the loopback of the host.
     pub loopback: bool,
 }
 
-/// Each setting with the value that the kernel reports, if it reports it.
+/// Returns each setting with its current value, if the kernel reports it.
 pub(super) fn wanted(
     interface: &str,
     conf: &Conf,
@@ -27,14 +27,14 @@ pub(super) fn wanted(
         (conf.proxy_arp, Setting::new(v4("proxy_arp"), 1)),
         (conf.v4_forwarding, Setting::new(v4("forwarding"), 1)),
         (conf.rp_filter, Setting::new(v4("rp_filter"), rp_filter)),
-        // Even where we do not program IPv6: a workload must not configure its host.
+        // Even if IPv6 is disabled in the settings: a workload must not configure its host by router advertisements.
         (conf.accept_ra, Setting::lenient(v6("accept_ra"), 0)),
     ];
     if loopback {
         wanted.push((conf.route_localnet, Setting::new(v4("route_localnet"), 1)));
     }
     if with_v6 {
-        // A kernel without IPv6 matters only to who has such an address.
+        // A kernel without IPv6 is an error only for workloads with an IPv6 address.
         let needed = workload.addresses.iter().any(|address| address.is_ipv6());
         let setting = if needed { Setting::new } else { Setting::lenient };
         wanted.push((conf.proxy_ndp, setting(v6("proxy_ndp"), 1)));
@@ -43,7 +43,7 @@ pub(super) fn wanted(
     wanted
 }
 
-/// What the kernel does not report at all: written once.
+/// Returns the setting that the kernel does not report at all; it is written once.
 pub(super) fn unreported(interface: &str) -> Setting {
     Setting::lenient(format!("net/ipv4/neigh/{interface}/proxy_delay"), 0)
 }

@@ -1,4 +1,4 @@
-//! Which settings still differ from what workloads need.
+//! Computes the settings that differ from the desired ones.
 
 use super::super::Core;
 use super::desired::{Needs, unreported, wanted};
@@ -7,7 +7,7 @@ use crate::kernel::Conf;
 use crate::sysctl::Setting;
 use tortie_plan::Workload;
 
-/// What still differs from what the workload needs. `first`: also write what the kernel does not report.
+/// Returns the settings that differ from the desired ones. `first` adds those that the kernel does not report.
 fn missing(interface: &str, conf: &Conf, workload: &Workload, needs: Needs, first: bool) -> Vec<Setting> {
     let differs = |reported: Option<i32>, wanted: i32| match reported {
         Some(value) => value != wanted,
@@ -25,7 +25,7 @@ fn missing(interface: &str, conf: &Conf, workload: &Workload, needs: Needs, firs
 }
 
 impl Core {
-    /// The settings that workload interfaces still need.
+    /// Returns the pending settings of workload interfaces.
     pub fn conf_work(&self) -> Vec<(u32, Vec<Setting>)> {
         let mut work = Vec::new();
         if !self.settings.program_routes {

@@ -1,4 +1,4 @@
-//! The settings of workload interfaces. What they are now comes with the interface itself (`kernel::Conf`).
+//! The sysctls of workload interfaces. Their current values are part of the link (`kernel::Conf`).
 
 pub(super) mod apply;
 mod desired;

@@ -1,4 +1,4 @@
-//! Gives WireGuard devices their keys and peers.
+//! Configures the keys and peers of WireGuard devices.
 
 use crate::engine::Engine;
 use crate::kernel::{Wireguard, WireguardChange};
@@ -9,7 +9,7 @@ use tortie_plan::TunnelKind;
 const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6];
 
 impl Engine {
-    /// Keys, ports and peers, before routes lead through the devices.
+    /// Configures keys, ports and peers, before routes lead through the devices.
     pub(crate) async fn apply_wireguard(&mut self) {
         for kind in KINDS {
             let Some(device) = self.core.wireguard_device(kind) else {
@@ -35,13 +35,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Peers that are gone, and what peers are not to send any more.
+    /// Removes peers that no longer exist, and allowed IPs that peers no longer have.
     pub(crate) async fn narrow_wireguard(&mut self) {
         for kind in KINDS {
             let Some(device) = self.core.wireguard_device(kind) else { continue };
             let Some(change) = self.core.unwanted_of_wireguard(kind) else { continue };
             if let Err(reason) = self.change_wireguard(kind, &device, &change).await {
-                tracing::warn!(device, reason, "peers that are gone are not removed; will try again");
+                tracing::warn!(device, reason, "cannot remove WireGuard peers of removed nodes; will retry");
             }
         }
     }
@@ -57,7 +57,7 @@ impl Engine {
             Ok(wireguard) => wireguard.change(device, change).await.map_err(|refusal| refusal.reason),
             Err(reason) => Err(reason),
         };
-        // Whether it went through or not: what counts is what the kernel has now.
+        // Read the device even after an error: the actual state of the kernel counts.
         self.read_wireguard(kind, device).await?;
         outcome
     }
@@ -75,11 +75,11 @@ impl Engine {
             let opened = Wireguard::open(&self.host).await.map_err(|error| error.to_string())?;
             self.wireguard = Some(opened);
         }
-        self.wireguard.as_ref().ok_or_else(|| "there is no connection to WireGuard".to_owned())
+        self.wireguard.as_ref().ok_or_else(|| "no connection to WireGuard".to_owned())
     }
 
-    /// The key of the file, of the device where there is no file yet, or a new one. Where the file is taken away later,
-    /// a new one too.
+    /// Determines the private key: that of the file, that of the device if there is no file yet, or a new one. If the
+    /// file is removed later, a new key is generated too.
     fn look_after_key(&mut self, kind: TunnelKind) -> Result<(), String> {
         let device = self.core.wireguard(kind);
         let known = device.key.clone();
@@ -96,20 +96,21 @@ impl Engine {
             }
         };
         if known.as_ref().is_some_and(|known| *known != key) {
-            tracing::info!(tunnel = kind.name(), "the WireGuard device gets another key");
+            tracing::info!(tunnel = kind.name(), "the private key of the WireGuard device changes");
         }
         device.key = Some(key);
         Ok(())
     }
 }
 
-/// The kernel takes it through sysfs alone, which shows the network that it was mounted in.
+/// Enables or disables threaded NAPI. The kernel offers this only in sysfs, which shows the network namespace that it
+/// was mounted in.
 fn set_threaded(device: &str, index: Option<u32>, threaded: bool) -> Result<(), String> {
     let dir = Path::new("/sys/class/net").join(device);
     let shown = std::fs::read_to_string(dir.join("ifindex")).ok().and_then(|text| text.trim().parse().ok());
     if shown.is_none() || shown != index {
         return Err(format!(
-            "{} is not of this network: wireguardThreadingEnabled has no effect",
+            "{} belongs to another network namespace: wireguardThreadingEnabled has no effect",
             dir.display()
         ));
     }

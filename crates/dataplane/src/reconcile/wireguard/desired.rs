@@ -1,4 +1,5 @@
-//! What a WireGuard device must be told: the peers of the plan, each allowed what routes lead to it.
+//! The desired configuration of a WireGuard device: the peers of the plan, each with the destinations routed to it as
+//! its allowed IPs.
 
 use super::super::Core;
 use crate::kernel::{PeerState, WireguardState};
@@ -7,7 +8,7 @@ use std::net::IpAddr;
 use tortie_plan::{RouteTarget, TunnelKind, TunnelProtocol};
 
 impl Core {
-    /// The name of the device of a WireGuard that the plan wants, once it is there.
+    /// Returns the device name of a WireGuard tunnel in the plan if the device exists.
     pub fn wireguard_device(&self, kind: TunnelKind) -> Option<String> {
         self.plan.tunnel(kind)?;
         self.tunnel_link(kind).map(|link| link.name.clone())
@@ -22,7 +23,7 @@ impl Core {
         self.links.named(device).map(|link| link.index)
     }
 
-    /// All but the public key, which follows from the private one.
+    /// Returns the desired state, except for the public key, which follows from the private one.
     pub(in crate::reconcile) fn wanted_wireguard(&self, kind: TunnelKind) -> Option<WireguardState> {
         let TunnelProtocol::Wireguard { port, mark, .. } = self.plan.tunnel(kind)?.protocol else {
             return None;
@@ -37,7 +38,7 @@ impl Core {
         }
         let mut peers = BTreeMap::new();
         for peer in self.plan.wireguard_peers(kind) {
-            // Of several nodes with one address the first by name has what is routed there.
+            // If several nodes have one address, the first by name gets the destinations routed there.
             let allowed = allowed.remove(&peer.endpoint.ip()).unwrap_or_default();
             let (endpoint, keepalive) = (Some(peer.endpoint), peer.keepalive);
             peers.insert(peer.key, PeerState { endpoint, keepalive, allowed });

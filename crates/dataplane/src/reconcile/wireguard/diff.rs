@@ -1,4 +1,5 @@
-//! What a WireGuard device still has to be told, before routes lead to peers and after they do not any more.
+//! Computes the changes to a WireGuard device: additions before routes lead to a peer, and removals after the routes
+//! are gone.
 
 use super::super::Core;
 use crate::kernel::{PeerState, WireguardChange};
@@ -7,7 +8,8 @@ use std::collections::BTreeSet;
 use tortie_plan::TunnelKind;
 
 impl Core {
-    /// What is missing: to be told before routes lead there. None if nothing is, or if it is not known what there is.
+    /// Returns the missing configuration, to be written before the routes. `None` if nothing is missing, or if the
+    /// device has not been read.
     pub fn missing_of_wireguard(&self, kind: TunnelKind) -> Option<WireguardChange> {
         let there = self.wireguards.get(&kind)?.state.as_ref()?;
         let wanted = self.wanted_wireguard(kind)?;
@@ -32,7 +34,7 @@ impl Core {
         (change != WireguardChange::default()).then_some(change)
     }
 
-    /// What is too much: to be told when no route leads there any more.
+    /// Returns the surplus configuration, to be removed after the routes.
     pub fn unwanted_of_wireguard(&self, kind: TunnelKind) -> Option<WireguardChange> {
         let there = self.wireguards.get(&kind)?.state.as_ref().filter(|_| self.in_sync)?;
         let wanted = self.wanted_wireguard(kind)?;

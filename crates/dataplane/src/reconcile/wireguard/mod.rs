@@ -1,4 +1,4 @@
-//! What WireGuard devices are told beside what other devices are: keys, peers, and what each peer may send.
+//! The configuration that only WireGuard devices have: keys, peers and their allowed IPs.
 
 pub(super) mod apply;
 mod desired;

@@ -1,5 +1,5 @@
-//! WireGuard devices as the kernel has them. The kernel does not tell when one changes: they are read after every change
-//! of ours, and from time to time.
+//! WireGuard devices in the kernel. The kernel sends no notifications about their configuration: they are read after
+//! each of our changes, and periodically.
 
 use super::super::Core;
 use crate::kernel::{PrivateKey, WireguardState};
@@ -8,18 +8,18 @@ use tortie_plan::TunnelKind;
 
 #[derive(Debug, Default)]
 pub(crate) struct WireguardDevice {
-    /// The key that it must have; none until there is one.
+    /// The desired private key; `None` until it is determined.
     pub key: Option<PrivateKey>,
-    /// None until it has been read.
+    /// `None` until the device has been read.
     pub state: Option<WireguardState>,
-    /// It receives in a thread of its own.
+    /// Whether threaded NAPI is enabled.
     pub threaded: bool,
-    /// Why it is not as it must be.
+    /// The reason why the device is not as desired.
     pub error: Option<String>,
 }
 
 impl WireguardDevice {
-    /// It is gone, or may be another one; its key is the same.
+    /// Clears the known state of a device that is gone or may have been replaced; its key is kept.
     pub fn forget(&mut self) {
         (self.state, self.threaded) = (None, false);
     }
@@ -34,8 +34,8 @@ impl Core {
         self.wireguards.entry(kind).or_default()
     }
 
-    /// What other nodes have to know: the public key of each device, as text; nothing where there is none. None as long
-    /// as it is not known which devices there must be.
+    /// Returns the public key of each device as text, for other nodes. Devices that do not exist are omitted. `None`
+    /// before the first plan, as the desired devices are not known.
     pub fn public_keys(&self) -> Option<BTreeMap<TunnelKind, String>> {
         let key = |kind: TunnelKind| {
             let device = self.wireguards.get(&kind)?;

@@ -1,5 +1,5 @@
-//! Devices in any state: whatever they have been told before, they end up as planned, and no packet is without a peer
-//! on the way there.
+//! Property tests with devices in any state: they always converge on the plan, and every route to a peer has a peer
+//! that allows its destination.
 
 use super::super::Core;
 use crate::kernel::{Link, PeerState, PrivateKey, Snapshot, WireguardChange, WireguardState};
@@ -29,7 +29,7 @@ fn endpoint(number: u8, port: u16) -> SocketAddr {
     SocketAddr::new(node(number), port)
 }
 
-/// Nodes with their keys, and which node each block is at; none: not through the tunnel.
+/// Builds a plan from nodes with their keys, and the node of each block; `None` for a block outside the tunnel.
 fn plan(peers: &BTreeMap<u8, u8>, blocks: &BTreeMap<u8, Option<u8>>, port: u16) -> Plan {
     let mut plan = Plan::default();
     let protocol = TunnelProtocol::Wireguard { port, mark: 0x20_0000, threaded: false };
@@ -68,7 +68,7 @@ fn core(plan: Plan) -> Core {
     core
 }
 
-/// As the kernel does: what a peer is allowed another is not any more.
+/// Applies a change as the kernel does: an allowed IP moves from its previous peer to the new one.
 fn perform(device: &mut WireguardState, change: &WireguardChange) {
     if let Some(key) = &change.private_key {
         device.private_key = Some(key.clone());
@@ -117,7 +117,7 @@ proptest! {
         port in prop_oneof![Just(51820u16), Just(51900)],
         mut device in any_device(),
     ) {
-        // Nobody shares a key.
+        // No two nodes share a key.
         let mut keys = BTreeSet::new();
         let peers: BTreeMap<u8, u8> = peers.into_iter().filter(|(_, key)| keys.insert(*key)).collect();
         let plan = plan(&peers, &blocks, port);
