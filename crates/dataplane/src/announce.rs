@@ -1,5 +1,5 @@
-//! Tells everybody on a link where an address is, without having been asked: a gratuitous ARP request, an unsolicited
-//! neighbour advertisement. Who has another place of the address in mind replaces it; who has none need not remember.
+//! Announces addresses on links: sends gratuitous ARP requests and unsolicited neighbour advertisements. Receivers with
+//! another MAC for the address in their cache replace it; receivers without an entry need not create one.
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -16,19 +16,19 @@ type Mac = [u8; 6];
 const BROADCAST: Mac = [0xff; 6];
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
-/// Everybody on a link who speaks IPv6, and their MAC.
+/// IPv6 all-nodes multicast address, and the MAC that it maps to.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 const ICMPV6: u8 = 58;
 
-/// An interface as a sender: how the socket is told of it, and its own addresses.
+/// An interface that frames are sent from: its link-layer socket address, MAC and IPv6 link-local address.
 struct Sender {
     link: LinkAddr,
     mac: Mac,
     link_local: Option<Ipv6Addr>,
 }
 
-/// Announces addresses on interfaces, by their names. Interfaces that are gone are passed over.
+/// Announces addresses on interfaces, given by name. Interfaces that no longer exist are skipped.
 pub(crate) async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> Result<()> {
     let outcome = netns.within(move || send_here(&addresses)).await?;
     let object = KernelObject::KernelState("announcement of addresses");
@@ -43,7 +43,7 @@ fn send_here(addresses: &[(String, IpAddr)]) -> nix::Result<()> {
         let Some(sender) = senders.get(interface) else { continue };
         let Some(frame) = frame(sender.mac, sender.link_local, *address) else { continue };
         match sendto(socket.as_raw_fd(), &frame, &sender.link, MsgFlags::empty()) {
-            // It has just gone down, or has more to send than it can: who asks is answered.
+            // The interface has just gone down or its send queue is full. ARP and ND requests are still answered.
             Ok(_) | Err(Errno::ENETDOWN | Errno::ENXIO | Errno::ENOBUFS | Errno::EAGAIN) => {}
             Err(error) => return Err(error),
         }
@@ -75,7 +75,8 @@ fn senders() -> nix::Result<BTreeMap<String, Sender>> {
     Ok(senders)
 }
 
-/// `None` where an interface cannot say anything of this family.
+/// Builds the frame that announces an address. Returns `None` for an IPv6 address on an interface without a link-local
+/// address.
 fn frame(mac: Mac, link_local: Option<Ipv6Addr>, address: IpAddr) -> Option<Vec<u8>> {
     let (to, kind, packet) = match address {
         IpAddr::V4(address) => (BROADCAST, ARP, arp(mac, address)),
@@ -84,7 +85,7 @@ fn frame(mac: Mac, link_local: Option<Ipv6Addr>, address: IpAddr) -> Option<Vec<
     Some([&to[..], &mac, &kind.to_be_bytes(), &packet].concat())
 }
 
-/// A request for an address from itself.
+/// Builds a gratuitous ARP request: sender and target address are the same.
 fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
     const ETHERNET_IPV4_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
     let address = address.octets();
@@ -93,10 +94,11 @@ fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
 
 fn advertisement(mac: Mac, source: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
     const ADVERTISEMENT: [u8; 4] = [136, 0, 0, 0];
-    /// Replaces what is known.
+    /// Override flag: receivers replace their neighbour cache entry.
     const OVERRIDE: [u8; 4] = [0x20, 0, 0, 0];
     const TARGET_MAC: [u8; 2] = [2, 1];
-    /// What has a lower one has been routed.
+    /// Receivers reject neighbour discovery packets with a lower hop limit, as those have been routed (RFC 4861,
+    /// 7.1.2).
     const HOPS: u8 = 255;
     let mut message = [&ADVERTISEMENT[..], &OVERRIDE, &address.octets(), &TARGET_MAC, &mac].concat();
     let length = u8::try_from(message.len()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Hears machines that come from another node say on their links that they run: a gratuitous ARP of their own, or the
-//! RARP that a hypervisor sends for one that it resumes.
+//! Detects that virtual machines which migrate to this node run here: receives the gratuitous ARP that the guest sends
+//! on its link, or the RARP that a hypervisor sends for a guest that it resumes.
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -15,18 +15,18 @@ use tokio::net::UdpSocket;
 const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 
-/// Listens only as long as somebody is on the way here.
+/// Listens for announcements only while a virtual machine is expected to arrive.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     sockets: Option<Sockets>,
-    /// The interfaces on which somebody is expected.
+    /// Indexes of the interfaces on which a virtual machine is expected.
     expected: BTreeSet<u32>,
-    /// It has been said that nobody can be heard.
+    /// Whether the failure to open the sockets has been logged.
     deaf: bool,
 }
 
-/// They hear all links of the namespace, but not what the host itself sends. The runtime knows no sockets for packets, and
-/// waits for these as it does for any other.
+/// Packet sockets that receive from all links of the namespace, but not packets that the host itself sends. Tokio has
+/// no type for packet sockets; `UdpSocket` serves only to wait for readiness.
 struct Sockets {
     arp: UdpSocket,
     rarp: UdpSocket,
@@ -45,7 +45,7 @@ impl Arrivals {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.deaf, true) {
-                        tracing::warn!(%error, "machines that arrive are not heard; they get their routes when their migration is over");
+                        tracing::warn!(%error, "cannot listen for ARP of arriving virtual machines; they get their routes when their migration completes");
                     }
                     None
                 }
@@ -53,7 +53,7 @@ impl Arrivals {
         }
     }
 
-    /// The next interface of those that are expected on which somebody says so.
+    /// Returns the next expected interface on which an announcement arrives.
     pub async fn next(&self) -> u32 {
         let Some(Sockets { arp, rarp }) = &self.sockets else { return std::future::pending().await };
         loop {
@@ -64,7 +64,7 @@ impl Arrivals {
             if self.expected.contains(&index) {
                 return index;
             }
-            // Whoever floods a link must not keep the rest from its turn.
+            // A guest that floods its link must not starve the other branches of the engine's loop.
             tokio::task::yield_now().await;
         }
     }
@@ -83,7 +83,7 @@ impl Sockets {
     }
 }
 
-/// Packets come without the header of their link.
+/// Opens a packet socket that delivers packets without their link-layer header.
 fn open(protocol: u16) -> io::Result<Socket> {
     let protocol = Protocol::from(i32::from(protocol.to_be()));
     Socket::new(Domain::PACKET, Type::DGRAM.nonblocking(), Some(protocol))
@@ -105,7 +105,7 @@ async fn hear(socket: &UdpSocket, counts: fn(&[u8]) -> bool) -> u32 {
     }
 }
 
-/// Whether an ARP packet tells of an address without having been asked: it is from whom it asks for.
+/// Whether an ARP packet is gratuitous: its sender and target addresses are the same.
 fn is_gratuitous(packet: &[u8]) -> bool {
     const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
     let [sender, target] = [14..18, 24..28].map(|range| packet.get(range));

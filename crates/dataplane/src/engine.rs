@@ -1,4 +1,5 @@
-//! The one task that owns the dataplane: takes plans and kernel events in, and makes the kernel converge.
+//! The task that owns the dataplane: receives plans and kernel events, and makes the kernel converge on the desired
+//! state.
 
 use crate::arrivals::Arrivals;
 use crate::error::{Error, Result};
@@ -23,14 +24,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tortie_plan::{Plan, Settings, TunnelKind, Update};
 
-/// Between two looks at what the kernel does not announce.
+/// Interval between reads of kernel state that has no notifications.
 const TICK: Duration = Duration::from_secs(1);
-/// Events taken in before the kernel is made to converge.
+/// Maximum number of events processed before the next convergence.
 const EVENTS_AT_ONCE: usize = 4096;
 const COMMANDS: usize = 64;
 
-/// How an update went: what of the workloads is not listed is in the kernel. Failures of earlier updates that concern
-/// workloads are listed until they are mended.
+/// Result of an update: workloads that no failure concerns are completely in the kernel. Failures of earlier updates
+/// that concern workloads are listed until they are resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOutcome {
     pub failures: Vec<Failure>,
@@ -47,7 +48,7 @@ struct Command {
     done: oneshot::Sender<ApplyOutcome>,
 }
 
-/// The links and routes of one node. Dropping it stops the work and leaves the kernel as it is.
+/// Handle to the dataplane of one node. Dropping it stops the engine and leaves the kernel as it is.
 pub struct Dataplane {
     commands: mpsc::Sender<Command>,
     mtu: watch::Receiver<MtuChoice>,
@@ -56,13 +57,13 @@ pub struct Dataplane {
 }
 
 impl Dataplane {
-    /// Opens netlink in `host`, takes in what the kernel already has and starts watching it. Changes nothing but the
-    /// forwarding switches. Keys of WireGuard devices live as long as the devices.
+    /// Opens netlink in `host`, reads the existing kernel state and starts watching it. Changes nothing but the
+    /// forwarding sysctls. WireGuard keys are not persisted: they live as long as their devices.
     pub async fn start(host: Netns, settings: Settings) -> Result<(Dataplane, Reports)> {
         Dataplane::start_with_keys(host, settings, WireguardKeys::default()).await
     }
 
-    /// The same, with a place for the keys of WireGuard devices.
+    /// Like [`Dataplane::start`], with a store for the keys of WireGuard devices.
     pub async fn start_with_keys(
         host: Netns,
         settings: Settings,
@@ -70,7 +71,7 @@ impl Dataplane {
     ) -> Result<(Dataplane, Reports)> {
         let pattern = mtu_pattern(&settings)?;
         let kernel = Kernel::open(&host)?;
-        // Subscribed before the first look, so that nothing between the two is missed.
+        // Subscribe before the first snapshot, so that no change between the two is missed.
         let events = Events::open(&host, &kernel).await?;
         let switches = forwarding_switches(&settings);
         sysctl::write(&host, switches.clone()).await?;
@@ -115,27 +116,29 @@ impl Dataplane {
         Ok((Dataplane { commands, mtu: mtu_receiver, engine, turns }, reports))
     }
 
-    /// Returns when it has stopped. Whoever starts another waits for that: one that is still at work would take what the
-    /// other writes for the deed of a stranger, and undo it.
+    /// Stops the engine and returns when it has stopped. A caller that starts another dataplane must wait for this: an
+    /// engine that still runs would treat the writes of its successor as foreign changes and undo them.
     pub async fn stop(self) {
         let Dataplane { commands, engine, .. } = self;
         drop(commands);
-        // It has ended, one way or the other.
+        // An error means that the engine has panicked: it has ended in either case.
         let _ = engine.await;
     }
 
-    /// Replaces the desired state as a whole. From the first call on, what is ours and not in it is removed.
+    /// Replaces the desired state as a whole. From the first call on, the engine removes its own objects that are not
+    /// in the plan.
     pub async fn replace(&self, plan: Plan) -> Result<ApplyOutcome> {
         self.send(Change::Replace(Box::new(plan))).await
     }
 
-    /// Applies changes; returns when the kernel has them. What fails is tried again until it is no longer wanted.
+    /// Applies changes and returns when they are in the kernel. Failed changes are retried until they succeed or are
+    /// superseded.
     pub async fn apply(&self, updates: Vec<Update>) -> Result<ApplyOutcome> {
         self.send(Change::Updates(updates)).await
     }
 
-    /// Has the kernel written by other settings from now on; what does not depend on what changed in them stays as it is.
-    /// `cut_denied_flows` is only looked at by [`Dataplane::start`].
+    /// Applies new settings; kernel objects that do not depend on a changed setting stay as they are.
+    /// `cut_denied_flows` is only read by [`Dataplane::start`].
     pub async fn configure(&self, settings: Settings) -> Result<ApplyOutcome> {
         let pattern = mtu_pattern(&settings)?;
         self.send(Change::Settings(Box::new(settings), pattern)).await
@@ -147,17 +150,18 @@ impl Dataplane {
         outcome.await.map_err(|_| Error::Stopped)
     }
 
-    /// Counts its turns: at least one each second as long as it is not stuck.
+    /// Returns the counter of the engine's loop iterations: it advances at least once a second unless the engine is
+    /// stuck.
     pub fn turns(&self) -> Arc<AtomicU64> {
         self.turns.clone()
     }
 
-    /// Whether it is at work; it ends by itself only when it has lost the kernel's events.
+    /// Whether the engine is running; it ends by itself only when it can no longer read the kernel's events.
     pub fn is_running(&self) -> bool {
         !self.engine.is_finished()
     }
 
-    /// The MTU that workloads should have now.
+    /// Returns the MTU that workloads should have now.
     pub fn mtu(&self) -> MtuChoice {
         self.mtu.borrow().clone()
     }
@@ -173,18 +177,19 @@ fn forwarding_switches(settings: &Settings) -> Vec<Setting> {
     if settings.ip_forwarding {
         switches.push(Setting::new("net/ipv4/ip_forward".into(), 1));
         if settings.ipv6 {
-            // A kernel without IPv6 is still a node.
+            // Lenient, as a node's kernel may lack IPv6.
             switches.push(Setting::lenient("net/ipv6/conf/all/forwarding".into(), 1));
         }
     }
     if settings.host_encryption {
-        // What comes unencrypted is marked, and so is the look for the way back: it leads past the tunnel.
+        // Packets that arrive unencrypted carry a mark. With this sysctl the reverse path lookup uses the mark too and
+        // so bypasses the tunnel.
         switches.push(Setting::new("net/ipv4/conf/all/src_valid_mark".into(), 1));
     }
     switches
 }
 
-/// What has to be read again before the next decision.
+/// Kernel state that has to be read again before the next convergence.
 #[derive(Default)]
 pub(crate) struct Stale {
     pub(crate) everything: bool,
@@ -194,7 +199,7 @@ pub(crate) struct Stale {
     pub(crate) rules: bool,
     pub(crate) proxies: bool,
     pub(crate) qdiscs: bool,
-    /// Tunnels whose keys are to be looked at.
+    /// WireGuard tunnels whose keys have to be checked.
     pub(crate) keys: BTreeSet<TunnelKind>,
 }
 
@@ -205,21 +210,21 @@ pub(crate) struct Engine {
     pub(crate) core: Core,
     pub(crate) policy: PolicyEngine,
     pub(crate) policy_events: policy::Events,
-    /// If established flows have to follow policy.
+    /// Present if established flows have to follow policy changes.
     pub(crate) denied_flows: Option<DeniedFlows>,
     pub(crate) leftovers: Leftovers,
     pub(crate) felix_watch: FelixWatch,
     pub(crate) switches: Vec<Setting>,
     pub(crate) started: Instant,
     audits: Audits,
-    /// Links that something happened to.
+    /// Indexes of links with pending events.
     pub(crate) links: BTreeSet<u32>,
-    /// Interfaces of new workloads: they may be so new that their events are still on the way.
+    /// Interfaces of new workloads; their link events may not have arrived yet.
     pub(crate) interfaces: BTreeSet<String>,
     pub(crate) stale: Stale,
     pub(crate) conntrack: ConntrackCleanup,
     arrivals: Arrivals,
-    /// Opened when there is a device.
+    /// Opened when the first WireGuard device exists.
     pub(crate) wireguard: Option<Wireguard>,
     pub(crate) keys: WireguardKeys,
     pub(crate) outbox: Outbox,
@@ -230,7 +235,7 @@ impl Engine {
     async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         let mut tick = every(TICK);
         loop {
-            // Nobody wants anything any more; whatever else there is to do is another's.
+            // The `Dataplane` handle was dropped: the kernel state may already belong to a successor.
             if inbox.is_closed() && inbox.is_empty() {
                 return;
             }
@@ -246,7 +251,7 @@ impl Engine {
                     None => return,
                 },
                 event = self.events.next() => if let Err(error) = self.take_events(event) {
-                    return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew");
+                    return tracing::error!(%error, "cannot read rtnetlink events; the dataplane stops and is restarted");
                 },
                 changed = self.policy_events.changed() => match changed {
                     Ok(changed) => {
@@ -255,7 +260,7 @@ impl Engine {
                             self.felix_watch.invalidate();
                         }
                     }
-                    Err(error) => return tracing::error!(%error, "events of the kernel cannot be read any more; the dataplane stops and is started anew"),
+                    Err(error) => return tracing::error!(%error, "cannot read nf_tables events; the dataplane stops and is restarted"),
                 },
                 index = self.arrivals.next() => self.core.announced_on(index),
                 _ = tick.tick() => self.tick(),
@@ -280,7 +285,7 @@ impl Engine {
             let outcome = self.converge().await;
             self.outbox.send_soon(&self.core, &self.policy);
             for done in waiting {
-                // Nobody waits any more: the change is in the kernel all the same.
+                // The caller may have stopped waiting; the change is in the kernel nevertheless.
                 let _ = done.send(outcome.clone());
             }
             self.delete_denied_flows().await;
@@ -331,7 +336,7 @@ impl Engine {
         }
     }
 
-    /// Takes in an event and all others that are already there.
+    /// Processes an event and all others that are already queued.
     fn take_events(&mut self, first: Result<Event>) -> Result<()> {
         self.take_event(first?);
         for _ in 0..EVENTS_AT_ONCE {
@@ -346,7 +351,7 @@ impl Engine {
     fn take_event(&mut self, event: Event) {
         match event {
             Event::Overrun => {
-                tracing::warn!("events of the kernel were lost; reading its whole state again");
+                tracing::warn!("netlink events were lost; reading the complete kernel state again");
                 self.stale.everything = true;
             }
             Event::GlobalSettings => self.stale.switches = true,
@@ -356,7 +361,8 @@ impl Engine {
                 if down {
                     self.stale.proxies |= self.core.uses_proxies();
                     self.core.link_was_down(index);
-                    // It may speak of the moment before we set a new device up, and of no route that we wrote since.
+                    // The event may predate our setting a new device up, and then does not cover the routes written
+                    // since. Read the routes from the kernel instead of assuming them flushed.
                     self.stale.routes |= self.core.is_tunnel(index);
                 }
                 self.links.insert(index);
@@ -365,7 +371,7 @@ impl Engine {
         }
     }
 
-    /// Has what the kernel does not announce looked at: settings.
+    /// Schedules a check of the state that the kernel does not announce, such as sysctls and WireGuard keys.
     fn tick(&mut self) {
         self.core.tick();
         let reviewed = self.core.review_links();
@@ -376,11 +382,11 @@ impl Engine {
         self.stale.keys.extend([TunnelKind::WireguardV4, TunnelKind::WireguardV6]);
     }
 
-    /// Does everything that is due.
+    /// Reads stale state again, then makes all changes that are due.
     async fn converge(&mut self) -> ApplyOutcome {
         let mut failures = Vec::new();
         if let Err(error) = self.refresh().await {
-            // What was marked stale stays so and is read at the next turn.
+            // State marked stale stays marked and is read again in the next iteration.
             let (object, reason) = error.into();
             failures.push(Failure { object, concerns: Concerns::Everything, reason });
         }
@@ -390,13 +396,13 @@ impl Engine {
         if self.policy.offloads() {
             self.policy.flow_interfaces_are(self.core.flow_interfaces());
         }
-        // Policy before routes: what a route leads to is guarded already.
+        // Policy before routes: an endpoint must be guarded before it is reachable.
         failures.extend(self.policy.converge(self.started.elapsed()).await);
         self.apply_sysctls().await;
-        // What routes lead through comes before them and goes after them.
+        // Links are created before the routes that use them, and removed after them.
         self.apply_links().await;
         self.apply_peering().await;
-        // Before routes as well: nobody is faster than allowed, not even at first.
+        // Also before routes: a workload must not exceed its bandwidth limit, not even initially.
         self.apply_shaping().await;
         let forwarding = self.apply_forwarding().await;
         let neighbours = self.apply_neighbours().await;
@@ -415,7 +421,8 @@ impl Engine {
         ApplyOutcome { failures }
     }
 
-    /// Deletes established flows once the kernel has the policy that denies them; before, they would come back.
+    /// Deletes established flows once the kernel has the policy that denies them; deleted earlier, they would come
+    /// back.
     async fn delete_denied_flows(&mut self) {
         let now = self.started.elapsed();
         let settled = self.policy.is_settled();
@@ -428,7 +435,7 @@ impl Engine {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "deleted established flows that policy denies now"),
             Err(error) => {
-                tracing::warn!(%error, "established flows that policy denies now were not deleted; will try again")
+                tracing::warn!(%error, "cannot delete established flows that policy denies now; will retry")
             }
         }
     }
@@ -496,7 +503,8 @@ impl Engine {
     }
 }
 
-/// When everything is looked at, also where the kernel has reported nothing; and when it is told again.
+/// Schedule of the audits, which read kernel state even if no event was reported, and of repeated address
+/// announcements.
 #[derive(Default)]
 struct Audits {
     routes: Audit,
@@ -526,7 +534,7 @@ impl Audit {
         }
     }
 
-    /// After the interval, give or take a tenth.
+    /// Schedules the next run after the interval plus or minus a tenth.
     fn again(&mut self) {
         self.due = self.interval.map(|interval| Instant::now() + jittered(interval));
     }

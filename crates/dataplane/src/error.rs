@@ -1,4 +1,4 @@
-//! What can go wrong between the plan and the kernel, in words that say where to look.
+//! Errors between the plan and the kernel. Each names the object or setting to check.
 
 use crate::failure::KernelObject;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("network namespace {path}: there is none at that path; the sandbox is gone")]
+    #[error("network namespace {path}: does not exist; the sandbox is gone")]
     NamespaceGone { path: PathBuf },
     #[error("network namespace {path}: {reason}")]
     Namespace { path: PathBuf, reason: String },
@@ -28,7 +28,7 @@ impl Error {
 }
 
 impl From<Error> for (KernelObject, String) {
-    /// The object that an error is about, and the rest of what it says.
+    /// Splits an error into the object that it is about and the reason.
     fn from(error: Error) -> (KernelObject, String) {
         match error {
             Error::Kernel { object, reason } => (object, reason),

@@ -1,5 +1,5 @@
-//! What the kernel refused: which object, whom it concerns, and why. Whoever waits for a workload is matched by its id,
-//! never by searching the text.
+//! Failures reported by the kernel: the object, the workloads that it concerns, and the reason. Callers that wait for a
+//! workload match failures by its id, never by searching the text.
 
 use crate::error::Error;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use tortie_plan::{RouteKey, Table, WorkloadId};
 
-/// One object that the kernel did not take; everything else went on.
+/// One object that could not be written to the kernel; the others were still processed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub object: KernelObject,
@@ -16,7 +16,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether this workload does not have in the kernel what it should have.
+    /// Whether kernel state of this workload is missing or outdated because of the failure.
     pub fn concerns(&self, workload: &WorkloadId) -> bool {
         match &self.concerns {
             Concerns::Everything => true,
@@ -32,19 +32,19 @@ impl fmt::Display for Failure {
 }
 
 impl From<Error> for Failure {
-    /// One that is of no concern to workloads.
+    /// Converts an error into a failure that concerns no workload.
     fn from(error: Error) -> Failure {
         let (object, reason) = error.into();
         Failure { object, concerns: Concerns::nobody(), reason }
     }
 }
 
-/// Which workloads do not have what they should have because of a failure.
+/// Workloads whose kernel state is incomplete because of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concerns {
     /// Every workload of the node.
     Everything,
-    /// These; none for an object that belongs to the node alone.
+    /// These workloads; empty for an object that belongs to the node alone.
     Workloads(BTreeSet<WorkloadId>),
 }
 
@@ -60,7 +60,7 @@ impl FromIterator<WorkloadId> for Concerns {
     }
 }
 
-/// An object of the kernel, by what identifies it there.
+/// An object in the kernel, by its identifying attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelObject {
     Interface {
@@ -73,7 +73,7 @@ pub enum KernelObject {
     Route {
         key: RouteKey,
     },
-    /// A rule of policy routing.
+    /// A policy routing rule (`ip rule`).
     RoutingRule {
         priority: u32,
     },
@@ -81,22 +81,22 @@ pub enum KernelObject {
         address: IpAddr,
         interface: String,
     },
-    /// An address that an interface answers for.
+    /// An address for which an interface answers ARP or ND requests.
     Proxy {
         address: IpAddr,
         interface: String,
     },
-    /// An entry of a tunnel's forwarding database.
+    /// An entry of a tunnel's forwarding database (FDB).
     ForwardingEntry {
         mac: [u8; 6],
         interface: String,
     },
-    /// Buckets and redirections of an interface.
+    /// Token buckets and redirections of an interface.
     TrafficControl {
         interface: String,
     },
     Sysctl {
-        /// With dots.
+        /// Key with dots as separators.
         key: String,
     },
     Chain {
@@ -104,7 +104,7 @@ pub enum KernelObject {
     },
     Rule {
         chain: String,
-        /// Counted from 0 within the chain.
+        /// Position in the chain, counted from 0.
         index: usize,
     },
     Set {
@@ -121,12 +121,12 @@ pub enum KernelObject {
     Table {
         name: &'static str,
     },
-    /// One that is not ours, of a table named with its family.
+    /// A chain that we do not own; `table` includes the family.
     ForeignChain {
         table: String,
         name: String,
     },
-    /// A request that is about no single object: reading a list, opening a socket.
+    /// A request that concerns no single object, such as reading a list or opening a socket.
     KernelState(&'static str),
 }
 

@@ -1,5 +1,5 @@
-//! Makes the kernel refuse what a test names. Only in builds with the feature `fault-injection`; in others nothing of it
-//! is there, and [`Faults`] is an empty type that refuses nothing.
+//! Fault injection: makes kernel requests fail for objects that a test selects. Exists only in builds with the feature
+//! `fault-injection`; in other builds [`Faults`] is an empty type that never fails.
 
 use crate::failure::KernelObject;
 #[cfg(feature = "fault-injection")]
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 #[cfg(feature = "fault-injection")]
 use std::sync::Arc;
 
-/// Says for an object with which errno the kernel refuses to make or change it.
+/// Returns the errno with which creating or changing an object fails, or `None` if it succeeds.
 #[cfg(feature = "fault-injection")]
 type Refuse = dyn Fn(&KernelObject) -> Option<i32> + Send + Sync;
 
-/// What a namespace's kernel refuses. Clones share it.
+/// The faults to inject in a namespace. Clones share them.
 #[derive(Clone, Default)]
 pub struct Faults {
     #[cfg(feature = "fault-injection")]
@@ -24,8 +24,8 @@ impl Faults {
         Faults { refuse: Some(Arc::new(refuse)) }
     }
 
-    /// Refuses what begins as a line of a file does, each line being an object as [`KernelObject`] is displayed:
-    /// `route 10.65.0.2/32`, `sysctl net.ipv4.conf.cali`. The file is read anew each time; none means no faults.
+    /// Fails requests for objects whose displayed [`KernelObject`] starts with a line of the file, for example `route
+    /// 10.65.0.2/32` or `sysctl net.ipv4.conf.cali`. The file is read on each request; a missing file means no faults.
     pub fn listed_in(path: impl Into<PathBuf>) -> Faults {
         const EINVAL: i32 = 22;
         let path = path.into();
@@ -37,7 +37,7 @@ impl Faults {
         })
     }
 
-    /// The errno with which an object is refused.
+    /// Returns the errno to inject for an object.
     pub(crate) fn errno(&self, object: impl FnOnce() -> KernelObject) -> Option<i32> {
         self.refuse.as_ref().and_then(|refuse| refuse(&object()))
     }
@@ -59,7 +59,7 @@ impl Faults {
 }
 
 impl Faults {
-    /// An error as the kernel's answer would be.
+    /// Returns the injected error in the form of a kernel response.
     pub(crate) fn check(&self, object: impl FnOnce() -> KernelObject) -> nlink::Result<()> {
         self.errno(object).map_or(Ok(()), |errno| Err(nlink::Error::from_errno(-errno)))
     }

@@ -1,4 +1,4 @@
-//! The routes of the host that are not ours, for who advertises some of them.
+//! Reads the host's routes that Tortie has not written, for the BGP speaker that advertises some of them.
 
 use crate::error::Result;
 use crate::kernel::{Entry, Kernel};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::Table;
 
-/// Written by the kernel itself.
+/// Route protocols of routes that the kernel itself writes.
 const REDIRECT: u8 = 1;
 const KERNEL: u8 = 2;
 
@@ -18,13 +18,14 @@ const KERNEL: u8 = 2;
 pub struct HostRoute {
     pub net: IpNet,
     pub interface: Option<String>,
-    /// 0 where nobody gave one.
+    /// 0 if the route has no metric.
     pub metric: u32,
-    /// The host has an address there; otherwise somebody has written it.
+    /// Whether the host has an address in the network; otherwise a program or an administrator has added the route.
     pub connected: bool,
 }
 
-/// The networks that the host has addresses in, and what others than we have written to its main table.
+/// Returns the networks in which the host has addresses, and the routes in the main table that neither the kernel nor
+/// Tortie has written.
 pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
     let kernel = Kernel::open(host)?;
     let links: BTreeMap<u32, String> = kernel
@@ -57,13 +58,13 @@ pub async fn host_routes(host: &Netns) -> Result<Vec<HostRoute>> {
     Ok(routes)
 }
 
-/// Whether the main table has routes that a BGP speaker wrote: BIRD, which leaves them when it ends, or ours.
+/// Whether the main table has routes of a BGP speaker: BIRD, which leaves them behind when it ends, or ours.
 pub async fn has_bgp_routes(host: &Netns) -> Result<bool> {
     let of_bgp = |entry: &Entry| entry.key.table == Table::MAIN && entry.protocol == PROTOCOL_BIRD;
     Ok(Kernel::open(host)?.routes().await?.iter().any(of_bgp))
 }
 
-/// Neither of the host alone nor of one link.
+/// Whether an address is valid beyond the host and beyond a single link.
 fn is_global(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local() && !address.is_multicast(),

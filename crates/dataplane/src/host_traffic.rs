@@ -1,7 +1,9 @@
-//! Frees what the host itself sends from the floating addresses of workloads.
+//! Removes the translation that older versions applied to packets which the host itself sends to floating addresses of
+//! workloads.
 //!
-//! Earlier versions translated it in the chain `floating-out`, for any address that a pod had named. Where that was the
-//! API server's, the daemon cannot read the datastore that would tell it to remove the chain, so the chain goes before.
+//! Those versions translated them in the chain `floating-out`, for any address that a pod had requested. If that is the
+//! address of the API server, the daemon cannot read the datastore that would make it remove the chain, so the chain is
+//! removed before the daemon connects.
 
 use crate::error::{Error, Result};
 use crate::kernel::{Entry, Kernel, Target, forget_flows};
@@ -11,11 +13,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tortie_plan::Table;
 
-/// Written by the kernel itself.
+/// Route protocol of routes that the kernel itself writes.
 const KERNEL: u8 = 2;
 
-/// Removes the translation, the routes and the connections of the host to floating addresses; what other hosts and
-/// workloads send to them is translated as before. Returns how many addresses there were; none on hosts where only this
+/// Removes the translation, the routes and the connections of the host to floating addresses; packets that other hosts
+/// and workloads send to them are translated as before. Returns the number of addresses; 0 on hosts where only this
 /// version has run.
 pub async fn free_host_traffic(host: &Netns) -> Result<usize> {
     let addresses = policy::remove_host_translation(host).await?;

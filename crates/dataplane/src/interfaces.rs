@@ -1,18 +1,18 @@
-//! The interfaces of a host, for those who look for mistakes.
+//! Lists the interfaces of a host, for diagnostics.
 
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::netns::Netns;
 use std::collections::BTreeMap;
 
-/// Names and MTUs of the interfaces that are up, without the loopback.
+/// Returns names and MTUs of the interfaces that are up, except the loopback.
 pub async fn interface_mtus(host: &Netns) -> Result<Vec<(String, u32)>> {
     let links = Kernel::open(host)?.links().await?;
     let up = links.into_iter().filter(|link| link.is_up() && link.name != "lo");
     Ok(up.map(|link| (link.name, link.mtu)).collect())
 }
 
-/// Names of all interfaces, and whether each is an end of a veth pair, as those of containers are.
+/// Returns the names of all interfaces, and whether each is an end of a veth pair, as those of containers are.
 pub async fn interface_names(host: &Netns) -> Result<BTreeMap<String, bool>> {
     let links = host.rtnetlink()?.get_links().await;
     let links = links.map_err(|error| crate::Error::kernel("list of interfaces", &error))?;

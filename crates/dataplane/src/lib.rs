@@ -1,8 +1,9 @@
-//! Makes the kernel match the plan for links, routes and policy, and wires pods.
+//! Makes the kernel match the plan for links, routes and policy, and connects pods to the host.
 //!
-//! The thinking (`reconcile`) is a state machine without I/O: plan and kernel events in, operations out. `kernel` is the
-//! part that speaks netlink, `policy` has the kernel enforce policy, `engine` is the one task that owns all. What the kernel loses is restored; what is
-//! not ours is not touched; nothing is removed before the first whole plan is known.
+//! `reconcile` decides what to change: a state machine without I/O that takes the plan and kernel events and returns
+//! operations. `kernel` reads and writes links and routes through netlink, `policy` makes the kernel enforce policy,
+//! and `engine` is the task that owns all state. Objects that the kernel loses are restored; objects of other programs
+//! are not touched; nothing is removed before the first complete plan is known.
 
 mod announce;
 mod arrivals;

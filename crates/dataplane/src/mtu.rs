@@ -1,4 +1,5 @@
-//! The MTU of workloads: that of the interface which carries their traffic, less what wrapping takes, and why so much.
+//! Chooses the MTU of workloads: the MTU of the interface that carries their traffic, minus the overhead of
+//! encapsulation. Records the reason for the choice.
 
 use crate::kernel::Link;
 use regex::Regex;
@@ -6,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use tortie_plan::TunnelKind;
 
-/// Where nothing tells: what a reasonable cloud network can carry.
+/// Default if no interface is usable: an MTU that common cloud networks can carry.
 const UNKNOWN: u32 = 1460;
 
-/// What was chosen and why; shown to people.
+/// The chosen MTU and the reason, for display to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MtuChoice {
     pub mtu: u32,
@@ -26,7 +27,7 @@ impl fmt::Display for MtuChoice {
     }
 }
 
-/// The interface whose MTU counts.
+/// The interface that determines the MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Carrier {
     mtu: u32,
@@ -34,7 +35,8 @@ pub(crate) struct Carrier {
     reason: &'static str,
 }
 
-/// `carriers` are the interfaces that the default route or routes to other nodes go out of.
+/// Selects the interface that determines the MTU. `carriers` are the interfaces of the default route and of routes to
+/// other nodes.
 pub(crate) fn carrier<'a>(
     pattern: &Regex,
     links: impl Iterator<Item = &'a Link>,
@@ -58,7 +60,7 @@ pub(crate) fn carrier<'a>(
     Carrier { mtu: UNKNOWN, interface: None, reason }
 }
 
-/// What fits into every tunnel that the node has, each with the MTU that somebody has set for it.
+/// Returns the largest MTU that fits into every tunnel of the node; each tunnel comes with its configured MTU, if any.
 pub(crate) fn choose(
     carrier: Carrier,
     tunnels: impl Iterator<Item = (TunnelKind, Option<u32>)>,

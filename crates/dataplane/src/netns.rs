@@ -1,4 +1,5 @@
-//! An open network namespace. Every kernel handle here is made from one, never from "the current one".
+//! Handle to a network namespace. Every kernel handle of this crate is opened through one, never in the implicit
+//! namespace of the current thread.
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -11,10 +12,10 @@ use nlink::{Connection, Route};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The filesystem of namespaces.
+/// Filesystem type of namespace files.
 const NSFS: FsType = FsType(0x6e73_6673);
 
-/// A network namespace, kept alive for as long as this handle exists. Clones share it.
+/// A network namespace, kept alive as long as this handle exists. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Netns {
     inner: Arc<namespace::Netns>,
@@ -22,17 +23,18 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// The namespace of the calling thread.
+    /// Opens the namespace of the calling thread.
     pub fn current() -> Result<Netns> {
         let inner = namespace::Netns::current()
             .map_err(|error| Error::Namespace { path: "current".into(), reason: error.to_string() })?;
         Ok(Netns::new(inner))
     }
 
-    /// The namespace behind a file: `/run/netns/NAME`, `/proc/PID/ns/net`.
+    /// Opens the namespace of a file such as `/run/netns/NAME` or `/proc/PID/ns/net`.
     pub fn open(path: impl AsRef<Path>) -> Result<Netns> {
         let path = path.as_ref();
-        // Not even opened: a FIFO would keep us waiting, and a file that is left where a namespace was is none.
+        // Check before opening: opening a FIFO would block, and a regular file may be left where a namespace was
+        // mounted.
         if !Netns::exists(path) {
             return Err(Error::NamespaceGone { path: path.into() });
         }
@@ -45,7 +47,8 @@ impl Netns {
         }
     }
 
-    /// Whether there is a namespace at a path. Where that is unknown, opening it says why.
+    /// Whether a path refers to a namespace. Returns true if that cannot be determined: opening it then reports the
+    /// error.
     pub fn exists(path: impl AsRef<Path>) -> bool {
         match statfs(path.as_ref()) {
             Ok(filesystem) => filesystem.filesystem_type() == NSFS,
@@ -53,7 +56,7 @@ impl Netns {
         }
     }
 
-    /// Whether two paths lead to the same namespace: runtimes use `/run` and `/var/run`, links and bind mounts.
+    /// Whether two paths refer to the same namespace: runtimes use `/run` and `/var/run`, symlinks and bind mounts.
     pub fn is_same(one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
         let (one, other) = (one.as_ref(), other.as_ref());
         let identity = |path: &Path| stat(path).map(|found| (found.st_dev, found.st_ino));
@@ -64,13 +67,13 @@ impl Netns {
         Netns { inner: Arc::new(inner), faults: Faults::default() }
     }
 
-    /// The same namespace, whose kernel refuses what a test names.
+    /// Returns the same namespace with injected faults.
     #[cfg(feature = "fault-injection")]
     pub fn with_faults(self, faults: Faults) -> Netns {
         Netns { faults, ..self }
     }
 
-    /// The same namespace, with the faults of another one.
+    /// Returns the same namespace with the injected faults of another one.
     pub(crate) fn failing_like(self, other: &Netns) -> Netns {
         Netns { faults: other.faults.clone(), ..self }
     }
@@ -79,7 +82,7 @@ impl Netns {
         &self.faults
     }
 
-    /// Has the kernel make or change an object; an error names it.
+    /// Runs a request that creates or changes an object; an error names the object.
     pub(crate) async fn make(
         &self,
         object: KernelObject,
@@ -92,12 +95,12 @@ impl Netns {
         outcome.map_err(|error| Error::kernel(object, &error))
     }
 
-    /// Runs a closure on a thread of its own inside the namespace and waits for it.
+    /// Runs a closure on a separate thread inside the namespace and waits for it.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         self.inner.run(work).map_err(|error| self.error(&error))
     }
 
-    /// [`Netns::run`] for async callers: no runtime thread waits.
+    /// Runs a closure like [`Netns::run`], without blocking a runtime thread.
     pub async fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let netns = self.clone();
         match tokio::task::spawn_blocking(move || netns.run(work)).await {
@@ -124,7 +127,7 @@ impl Netns {
         Connection::new_in(&*self.inner).map_err(|error| self.error(&error))
     }
 
-    /// Fails where the kernel has no WireGuard.
+    /// Opens a WireGuard connection; fails if the kernel does not support WireGuard.
     pub(crate) async fn wireguard(&self) -> Result<Connection<Wireguard>> {
         Connection::new_in_async(&*self.inner).await.map_err(|error| self.error(&error))
     }

@@ -1,4 +1,4 @@
-//! What the dataplane reports. Only changes are sent, and not too often.
+//! Reports of the dataplane. Only changes are sent, at a limited rate.
 
 use crate::failure::Failure;
 use crate::mtu::MtuChoice;
@@ -11,11 +11,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tortie_plan::{TunnelKind, WorkloadId};
 
-/// Between two rounds of reports: each looks at every workload.
+/// Minimum interval between two rounds of reports: each round inspects every workload.
 const PAUSE: Duration = Duration::from_millis(50);
 const REPORTS: usize = 1024;
 
-/// A change of what the dataplane sees or does.
+/// A change in the state of the dataplane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     Workload {
@@ -25,45 +25,46 @@ pub enum Report {
     /// All host endpoints of the plan.
     HostEndpoints(BTreeMap<String, WorkloadState>),
     Mtu(MtuChoice),
-    /// Workloads whose interface is larger than the MTU that they should have, all of them.
+    /// All workloads whose interface MTU exceeds the one that they should have.
     Oversized(BTreeMap<WorkloadId, u32>),
     RouteCount(usize),
-    /// Next hops of planned routes to which the kernel has no way, all of them.
+    /// All next hops of planned routes that the kernel cannot reach.
     Unreachable(BTreeSet<IpAddr>),
     Policy(PolicyStats),
-    /// Chains and sets that the kernel does not take, all of them. What they guard is closed.
+    /// All chains and sets that the kernel rejects. The endpoints that they guard are closed.
     Refused(Vec<Failure>),
-    /// What tunnels do not have in the kernel, all of it.
+    /// All failures of tunnels.
     Tunnels(Vec<Failure>),
-    /// How many addresses the host answers for, and what of that the kernel refuses, all of it.
+    /// Number of proxied addresses, and all entries that the kernel rejects.
     Proxied(usize, Vec<Failure>),
-    /// What of others may drop packets that policy allows, all of it.
+    /// All chains of other programs that may drop packets which policy allows.
     Overruled(Vec<Failure>),
-    /// Machines on their way here that have said on their links that they run, all of them.
+    /// All virtual machines migrating to this node that have announced themselves on their links.
     Announced(BTreeSet<WorkloadId>),
-    /// The public keys of the WireGuard devices, all of them, as text.
+    /// The public keys of all WireGuard devices, as text.
     PublicKeys(BTreeMap<TunnelKind, String>),
-    /// Why connections do not go past the rules although they should; `None` from when they do, or need not.
+    /// The reason why flows are not offloaded although they should be; `None` if they are, or need not be.
     NotOffloaded(Option<Failure>),
     /// Whether Felix's chains are in the kernel beside our policy.
     SecondEngine(bool),
-    /// Why the kernel does not enforce the plan's policy; `None` from when it does.
+    /// The reason why the kernel does not enforce the plan's policy; `None` if it does.
     NotEnforced(Option<Failure>),
 }
 
-/// The reports of one dataplane. A reader that is slow loses none: what changed meanwhile is sent when there is room.
+/// The reports of one dataplane. A slow reader misses no final state: changes that do not fit into the channel are sent
+/// when there is room.
 pub struct Reports {
     receiver: mpsc::Receiver<Report>,
 }
 
 impl Reports {
-    /// The next report; `None` when the dataplane has stopped.
+    /// Returns the next report; `None` when the dataplane has stopped.
     pub async fn next(&mut self) -> Option<Report> {
         self.receiver.recv().await
     }
 }
 
-/// What has been sent, so that only changes are.
+/// The reports sent last, so that only changes are sent.
 pub(crate) struct Outbox {
     reports: mpsc::Sender<Report>,
     sent: BTreeMap<WorkloadId, WorkloadState>,
@@ -81,12 +82,12 @@ pub(crate) struct Outbox {
     sent_announced: Option<BTreeSet<WorkloadId>>,
     sent_not_offloaded: Option<Option<Failure>>,
     sent_not_enforced: Option<Option<Failure>>,
-    /// Whether Felix's chains are there too.
+    /// Whether Felix's chains are in the kernel too.
     pub second_engine: bool,
     sent_second_engine: Option<bool>,
     mtu: watch::Sender<MtuChoice>,
     sent_at: Option<Instant>,
-    /// When to send what happened since.
+    /// Time of the next round, if one is pending.
     pub due: Option<Instant>,
 }
 
@@ -119,7 +120,7 @@ impl Outbox {
         (outbox, Reports { receiver })
     }
 
-    /// Now, unless it was only just done.
+    /// Sends reports now, or schedules them if the last round was less than `PAUSE` ago.
     pub fn send_soon(&mut self, core: &Core, policy: &PolicyEngine) {
         match self.sent_at.map(|sent| sent + PAUSE) {
             Some(due) if due > Instant::now() => self.due = Some(due),
@@ -222,7 +223,7 @@ impl Outbox {
         let mut present = BTreeMap::new();
         for (id, state) in core.states() {
             let sent = self.sent.remove(id);
-            // When the channel is full the old state stays noted, and the change is sent at a later turn.
+            // If the channel is full, keep the old state, so that the change is sent in a later round.
             let news = sent.as_ref() != Some(&state);
             let report = || Report::Workload { id: id.clone(), state: state.clone() };
             let noted = if news && self.reports.try_send(report()).is_err() { sent } else { Some(state) };

@@ -1,14 +1,14 @@
-//! How the host reaches an address by the routes it has now, for those who describe routes.
+//! Looks up how the host reaches an address with its current routes, for programs that describe routes.
 
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::netns::Netns;
 use std::net::IpAddr;
 
-/// Asks the kernel for its routes.
+/// Looks up routes in the kernel.
 pub struct RouteLookup(Kernel);
 
-/// The next hop to an address, which may be the address itself, and the interface it is behind.
+/// The next hop towards an address, which may be the address itself, and the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
     pub via: IpAddr,
@@ -20,7 +20,7 @@ impl RouteLookup {
         Ok(RouteLookup(Kernel::open(host)?))
     }
 
-    /// An error says why there is none.
+    /// Returns the next hop; the error is the reason why there is no route.
     pub async fn next_hop(&self, address: IpAddr) -> std::result::Result<NextHop, String> {
         let (via, device) = self.0.lookup(address).await?;
         let link = self.0.link(device).await.map_err(|error| error.to_string())?;

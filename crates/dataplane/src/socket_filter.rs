@@ -1,18 +1,19 @@
-//! Sockets that listen for events hear of our own changes too. That is no news, and much of it must not fill the buffer.
+//! Filters our own changes out of netlink event sockets. They are not needed, and bulk changes would fill the receive
+//! buffer.
 
-/// A classic BPF filter for such a socket that lets in what was done through other netlink ports than these. All
-/// messages that come at once are of one cause.
+/// Returns a classic BPF filter that accepts only messages caused by netlink ports other than these. All messages of
+/// one datagram have the same cause.
 pub(crate) fn ignore_ports(ports: &[u32]) -> Vec<u8> {
-    // Operation, how far to jump if so and if not, operand.
+    // Instructions: operation, jump if true, jump if false, operand.
     const LOAD: u16 = 0x20;
     const IS: u16 = 0x15;
     const RETURN: u16 = 0x06;
     const PORT_AT: u32 = 12;
     let mut program = vec![(LOAD, 0, 0, PORT_AT)];
     for (number, port) in ports.iter().enumerate() {
-        // To the last instruction, past the other comparisons and the one that lets in.
+        // Jumps to the last instruction, past the remaining comparisons and the accepting return.
         let jump = u8::try_from(ports.len() - number).unwrap_or(u8::MAX);
-        // Loaded as if it were in network order.
+        // BPF loads words in network byte order.
         program.push((IS, jump, 0, port.to_be()));
     }
     program.extend([(RETURN, 0, 0, u32::MAX), (RETURN, 0, 0, 0)]);

@@ -1,5 +1,5 @@
-//! Kernel settings below /proc/sys/net. The kernel shows each reader the files of the reader's own namespace, so they
-//! are read and written on a thread inside it.
+//! Kernel settings below /proc/sys/net. The kernel shows each thread the files of the thread's network namespace, so
+//! they are read and written on a thread inside the target namespace.
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -8,10 +8,10 @@ use crate::netns::Netns;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// One setting and what it must be.
+/// A setting and its desired value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Setting {
-    /// Below /proc/sys, with slashes: interface names may contain dots.
+    /// Path below /proc/sys, with slashes: interface names may contain dots.
     pub key: String,
     pub value: i32,
     pub on_failure: OnFailure,
@@ -20,7 +20,7 @@ pub(crate) struct Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OnFailure {
     Fail,
-    /// The workload works without it.
+    /// The workload works without the setting.
     Warn,
 }
 
@@ -34,13 +34,13 @@ impl Setting {
     }
 }
 
-/// Reads one setting inside `netns`; `None` when the kernel does not have it.
+/// Reads one setting inside `netns`; returns `None` if the kernel does not have it.
 pub(crate) async fn read(netns: &Netns, key: &str) -> Result<Option<i32>> {
     let path = Path::new("/proc/sys").join(key);
     netns.within(move || std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())).await
 }
 
-/// Writes what differs; returns the first failure that matters, after trying all.
+/// Writes the settings that differ; tries all, and returns the first failure of a required one.
 pub(crate) async fn write(netns: &Netns, settings: Vec<Setting>) -> Result<()> {
     if settings.is_empty() {
         return Ok(());
@@ -54,7 +54,7 @@ fn write_here(settings: &[Setting], faults: &Faults) -> Result<()> {
     for setting in settings {
         let Err(error) = write_one(setting, faults) else { continue };
         match setting.on_failure {
-            OnFailure::Warn => tracing::warn!(%error, "setting left as it is"),
+            OnFailure::Warn => tracing::warn!(%error, "cannot write an optional sysctl"),
             OnFailure::Fail if outcome.is_ok() => outcome = Err(error),
             OnFailure::Fail => {}
         }
@@ -68,7 +68,7 @@ fn write_one(setting: &Setting, faults: &Faults) -> Result<()> {
     if let Err(error) = faults.check(|| KernelObject::Sysctl { key: key.clone() }) {
         return Err(Error::Sysctl { key, value: wanted, reason: error.to_string() });
     }
-    // Reading first keeps a setting that is already right from failing where /proc/sys is read-only.
+    // Read first: a setting that is already correct must not fail if /proc/sys is read-only.
     if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == wanted) {
         return Ok(());
     }

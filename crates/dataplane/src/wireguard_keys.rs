@@ -1,6 +1,6 @@
-//! Where the private keys of the node's WireGuard devices are kept: a file for each, as `wg genkey` writes it.
+//! Stores the private keys of the node's WireGuard devices: one file for each, in the format of `wg genkey`.
 //!
-//! The file decides. Where it is taken away while the node runs, the node makes a new key.
+//! The file takes precedence over the device. If it is removed while the node runs, the node generates a new key.
 
 use crate::kernel::PrivateKey;
 use std::fs::{self, File, OpenOptions};
@@ -9,10 +9,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tortie_plan::TunnelKind;
 
-/// More than any key: what is larger is something else.
+/// Maximum number of bytes read from a file; no key is that long.
 const LONGEST: u64 = 128;
 
-/// A directory for keys; without one they live as long as the devices.
+/// A directory for keys; without one, keys live as long as their devices.
 #[derive(Clone, Debug, Default)]
 pub struct WireguardKeys {
     dir: Option<PathBuf>,
@@ -23,12 +23,12 @@ impl WireguardKeys {
         WireguardKeys { dir: Some(dir.to_owned()) }
     }
 
-    /// Whether a key that was there can be gone.
+    /// Whether keys are stored in files, which may be removed.
     pub(crate) fn are_kept(&self) -> bool {
         self.dir.is_some()
     }
 
-    /// None if there is none.
+    /// Loads the key of a tunnel; `None` if there is no file.
     pub(crate) fn load(&self, kind: TunnelKind) -> Result<Option<PrivateKey>, String> {
         let Some(path) = self.path(kind) else { return Ok(None) };
         match read(&path) {
@@ -58,10 +58,10 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Nobody else can ever read it, and it is there as a whole or not at all.
+/// Writes a file atomically, readable only by its owner at all times.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
-    // One that an earlier attempt left could be readable by others.
+    // A file left by an earlier attempt could be readable by other users.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -72,7 +72,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// From the kernel's random source.
+/// Generates a key from the kernel's random source.
 pub(crate) fn new_key() -> PrivateKey {
     PrivateKey::from_bytes(rand::random())
 }

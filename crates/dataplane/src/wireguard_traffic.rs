@@ -1,4 +1,4 @@
-//! What WireGuard devices have carried. The kernel counts; it is read when somebody asks.
+//! Reads the traffic counters of WireGuard devices from the kernel on request.
 
 use crate::error::{Error, Result};
 use crate::failure::KernelObject;
@@ -7,7 +7,7 @@ use crate::netns::Netns;
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
-/// Of a device, by its peers. Keys are written as people write them.
+/// Traffic of a device by peer. Keys are in base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireguardTraffic {
     pub device: String,
@@ -20,9 +20,9 @@ pub struct WireguardTraffic {
 pub struct PeerTraffic {
     pub public_key: String,
     pub endpoint: Option<SocketAddr>,
-    /// None if there never was one.
+    /// Time of the last handshake; `None` if there was none.
     pub handshake: Option<SystemTime>,
-    /// In bytes, both.
+    /// Sent and received bytes.
     pub sent: u64,
     pub received: u64,
 }
