@@ -147,8 +147,8 @@ impl Entry<'_> {
         rules
     }
 
-    /// Denies packets that are still addressed to a service: service destinations are rewritten before this chain, and
-    /// no other node would find one either.
+    /// Denies packets that are still addressed to a service: service destinations are rewritten before this chain, so
+    /// the service does not exist, and forwarding the packet could only cause a routing loop.
     fn forward_services(&self, ranges: &BTreeSet<IpNet>) -> Vec<Rule> {
         let Some(action) = self.settings.policy.service_loop.filter(|_| !ranges.is_empty()) else {
             return Vec::new();
