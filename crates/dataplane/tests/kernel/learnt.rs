@@ -1,4 +1,4 @@
-//! Routes that BGP brings.
+//! Routes learned over BGP: how they look in the kernel, and when routes of an earlier BGP speaker are removed.
 
 use crate::namespace::{addresses, eventually, node_pair, start};
 use tortie_plan::{Learnt, NextHop, Plan, Update};
@@ -47,7 +47,7 @@ async fn learnt_routes_look_like_those_of_bird() {
             "nexthop via fd77::3 dev eth0 weight 1 onlink",
         ]
     );
-    // A next hop goes, then the route, then somebody deletes one by hand.
+    // Remove a next hop, then the route, then delete routes behind the dataplane's back.
     dataplane.apply(vec![learnt("10.65.2.0/26", &["192.168.77.3"], 1024)]).await.unwrap();
     assert_eq!(node.routes("10.65.2.0/26").len(), 1);
     dataplane.apply(vec![learnt("fd65:2::/122", &["fd77::3"], 1024)]).await.unwrap();

@@ -1,4 +1,5 @@
-//! The dataplane against a real kernel, each test in network namespaces of its own. Needs root, iproute2 and ping.
+//! Tests of the dataplane against a real kernel; each test uses its own network namespaces. Needs root, iproute2 and
+//! ping.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

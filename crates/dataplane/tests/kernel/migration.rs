@@ -1,4 +1,4 @@
-//! Machines that come from another node, and such that go to one.
+//! Routes of virtual machines that live-migrate to or from this node.
 
 use crate::namespace::{Namespace, eventually, id, key, node_pair, plan, pod, start, workload};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ fn machine(migration: Migration) -> Workload {
     Workload { migration, ..workload("cali1", &ADDRESSES) }
 }
 
-/// Both families.
+/// Returns the routes to the machine's IPv4 and IPv6 addresses.
 fn routes(node: &Namespace) -> Vec<String> {
     [node.routes("10.65.0.2/32"), node.routes("fd80:65::2/128")].concat()
 }
@@ -41,11 +41,11 @@ async fn a_machine_that_comes_has_no_routes_until_it_announces_itself_and_then_b
     assert!(routes(&node).iter().all(|route| !route.contains("cali1")), "{:?}", routes(&node));
     assert_eq!(node.routes("10.65.0.2/32").len(), 1, "what is for it goes to where it runs");
 
-    // Who asks for somebody else says nothing of itself.
+    // An ARP request for another address does not announce the sender's own address.
     machine_netns.ip("neigh flush all");
     let _ = machine_netns.command("ping").args(["-c1", "-W1", "192.168.77.1"]).output().unwrap();
     let gratuitous = Report::Announced(BTreeSet::from([id("vm")]));
-    // The kernel announces a new address of its own accord.
+    // With arp_notify=1 the kernel sends a gratuitous ARP when the interface comes up.
     machine_netns.exec(&["sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_notify"]);
     let announce = || {
         machine_netns.ip("link set eth0 down");
@@ -81,7 +81,7 @@ async fn a_machine_that_goes_is_reached_at_the_node_that_announces_it() {
     let (dataplane, mut reports) = start(&node).await;
     dataplane.replace(plan(&[("vm", machine(Migration::None))], &[])).await.unwrap();
     assert_eq!(routes(&node), normal(1024));
-    // What BGP does not name any more goes.
+    // BGP has converged: from here on the dataplane removes learned routes that BGP withdraws.
     dataplane.apply(vec![Update::LearntComplete]).await.unwrap();
     let learnt = |metric| {
         let to = |net: &str, hop: &str| {

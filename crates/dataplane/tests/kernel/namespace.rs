@@ -1,4 +1,4 @@
-//! Nodes and pods of the tests with a real kernel: namespaces, plans and the dataplane that makes one match the other.
+//! Fixtures for the tests against a real kernel: node and pod namespaces, plans, and a running dataplane.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tortie_plan::{
 
 pub use tortie_testkit::Namespace;
 
-/// A namespace as the dataplane takes it.
+/// Opens a test namespace as the `Netns` that the dataplane uses.
 pub trait Open {
     fn open(&self) -> Netns;
 }
@@ -23,19 +23,19 @@ impl Open for Namespace {
     }
 }
 
-/// A node with `eth0` (192.168.77.1/24, fd77::1/64) that leads to the other node, 192.168.77.2.
+/// Returns a node with `eth0` (192.168.77.1/24, fd77::1/64) and the node that it is connected to, 192.168.77.2.
 pub fn node_pair() -> (Namespace, Namespace) {
     Namespace::pair([192, 168, 77, 0].into(), "fd77::".parse().unwrap())
 }
 
-/// Waits until something is so while the dataplane's task goes on.
+/// Waits until the condition holds; the dataplane's task keeps running.
 pub async fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     tortie_testkit::eventually_async(what, async || so()).await;
 }
 
 pub async fn start(node: &Namespace) -> (Dataplane, Reports) {
     let mut settings = Settings::default();
-    // As the reference's manifests have it.
+    // Calico's manifests set DefaultEndpointToHostAction to Accept.
     settings.policy.endpoint_to_host = EndpointToHost::Accept;
     Dataplane::start(node.open(), settings).await.unwrap()
 }
@@ -61,18 +61,18 @@ pub fn plan(workloads: &[(&str, Workload)], routes: &[(&str, Route)]) -> Plan {
     Plan { workloads, routes, workload_policies, profiles, ..Plan::default() }
 }
 
-/// Of a route in the main table.
+/// Returns the key of a route in the main table.
 pub fn key(net: &str) -> RouteKey {
     net.parse::<ipnet::IpNet>().unwrap().into()
 }
 
-/// Everything is allowed, both ways.
+/// Returns a profile that allows all traffic in both directions.
 pub fn open_profile() -> Profile {
     let everything = vec![Rule::new(Action::Allow)];
     Profile { ingress: everything.clone(), egress: everything }
 }
 
-/// What lets a workload do as it likes.
+/// Returns a workload policy that allows all traffic.
 pub fn workload_policy(workload: &Workload) -> WorkloadPolicy {
     WorkloadPolicy {
         interface: workload.interface.clone(),
@@ -97,7 +97,7 @@ pub fn request(pod: &Namespace, host_interface: &str, with: &[&str]) -> Attach {
     }
 }
 
-/// A pod wired to a node.
+/// Creates a pod namespace and attaches it to the node.
 pub async fn pod(node: &Namespace, host_interface: &str, with: &[&str]) -> Namespace {
     let pod = Namespace::new("pod");
     pod::attach(&node.open(), &request(&pod, host_interface, with)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Attach, detach, check.
+//! Attaching, detaching and checking pods.
 
 use crate::namespace::{Namespace, Open, id, node_pair, plan, pod, request, start, workload};
 use tortie_dataplane::Error;
@@ -182,7 +182,7 @@ async fn an_attach_that_fails_leaves_nothing() {
     let (node, sandbox) = (Namespace::new("node"), Namespace::new("node"));
     let host = node.open();
     let wanted = request(&sandbox, "cali1", &BOTH);
-    // Twice the same route: refused by the kernel when the pair is already there.
+    // The kernel rejects the duplicate route after the veth pair has been created.
     let twice = vec!["10.0.0.0/8".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
     let error = attach(&host, &Attach { routes: twice, ..wanted.clone() }).await.unwrap_err();
     assert!(error.to_string().starts_with("route 10.0.0.0/8: "), "{error}");

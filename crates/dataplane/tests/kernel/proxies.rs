@@ -1,5 +1,5 @@
-//! Workloads with addresses of the host's own subnet: who is on it and has no route to them asks the link, and the host
-//! answers.
+//! Proxy ARP and NDP for workloads whose addresses are in the host's subnet: other hosts of the subnet have no route
+//! to them and resolve them on the link.
 
 use crate::namespace::{Namespace, addresses, eventually, id, node_pair, plan, pod, start, workload};
 use ipnet::IpNet;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tortie_dataplane::{Dataplane, Report};
 use tortie_plan::{Plan, Route, RouteKey, RouteTarget, Settings, Update};
 
-/// On the subnets of the node's `eth0`.
+/// Addresses in the subnets of the node's `eth0`.
 const POD: [&str; 2] = ["192.168.77.200", "fd77::200"];
-/// On none.
+/// Address in none of the node's subnets.
 const ELSEWHERE: &str = "10.65.0.2";
 const WRONG: &str = "02:00:00:00:00:99";
 
@@ -24,7 +24,7 @@ fn with_pod(answered: &[&str]) -> Plan {
     plan
 }
 
-/// The addresses that interfaces of a node answer for, with who wrote that.
+/// Returns the proxy neighbour entries of all interfaces with their protocol.
 fn proxies(node: &Namespace) -> BTreeSet<String> {
     let list = |family: &str| node.ip(&[family, "neigh", "show", "proxy"]);
     let text = list("-4") + &list("-6");
@@ -35,13 +35,13 @@ fn ours() -> BTreeSet<String> {
     POD.iter().map(|address| format!("{address} dev eth0 proxy proto 80")).collect()
 }
 
-/// What answering changes of an interface.
+/// Returns the sysctls that proxying changes on an interface.
 fn settings(node: &Namespace, interface: &str) -> [String; 3] {
     ["ipv4/neigh/IF/proxy_delay", "ipv6/neigh/IF/proxy_delay", "ipv6/conf/IF/proxy_ndp"]
         .map(|key| node.sysctl(&format!("net/{}", key.replace("IF", interface))))
 }
 
-/// What a host remembers of where an address is.
+/// Returns the MAC address that the host's neighbour cache holds for an address.
 fn remembered(host: &Namespace, address: &str) -> String {
     let entry = host.json(&format!("neigh show {address} dev eth0"));
     entry[0]["lladdr"].as_str().unwrap_or_default().to_owned()
@@ -90,7 +90,7 @@ async fn who_is_on_the_subnet_reaches_a_workload_without_a_route() {
     assert_eq!(settings(&node, "eth0"), settings(&node, "lo"), "as if nobody had ever been answered");
 }
 
-/// As kube-proxy does it, a node gives packets to an address that nothing has another destination.
+/// Like kube-proxy, the node redirects packets for an address that no interface has.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_on_the_subnet_reaches_a_service_without_a_route() {
     let (node, other) = node_pair();
@@ -128,14 +128,14 @@ async fn what_others_do_to_it_is_mended_and_what_is_theirs_stays() {
     eventually("the entries are back", || proxies(&node) == ours()).await;
     node.ip("link set eth0 down");
     node.ip("link set eth0 up");
-    // The kernel forgets the IPv6 addresses of an interface that is down.
+    // The kernel removes the IPv6 addresses of an interface that goes down.
     node.ip("addr add fd77::1/64 dev eth0 nodad");
     eventually("they are there after the link was down", || proxies(&node) == ours()).await;
     node.exec(&["sysctl", "-qw", "net.ipv6.conf.eth0.proxy_ndp=0"]);
     forget(&other);
     eventually("the setting is as it has to be", || other.pings(POD[1])).await;
 
-    // A former run answered for another address, and a person answers for a third.
+    // An entry of an earlier run (proto 80) is removed; an entry that an operator added stays.
     dataplane.stop().await;
     node.ip("neigh add proxy 192.168.77.201 dev eth0 proto 80");
     node.ip("neigh add proxy 192.168.77.202 dev eth0");

@@ -1,4 +1,5 @@
-//! A host whose /proc/sys is read-only, as in a container that lacks the privilege: clear words, nothing left behind.
+//! A host whose /proc/sys is read-only, as in an unprivileged container: the error names the cause, and nothing is
+//! left behind.
 
 use crate::namespace::{Namespace, Open, plan, request, workload};
 use std::process::Command;
@@ -14,7 +15,7 @@ async fn read_only_settings_are_named_and_nothing_is_left_behind() {
     if std::env::var_os(INSIDE).is_some() {
         return inside().await;
     }
-    // The same test again, in a mount namespace where the settings cannot be written.
+    // Run this test again in a mount namespace where /proc/sys is read-only.
     let script =
         "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec \"$0\" \"$@\"";
     let output = Command::new("unshare")
@@ -30,7 +31,7 @@ async fn read_only_settings_are_named_and_nothing_is_left_behind() {
 
 async fn inside() {
     let node = Namespace::new("node");
-    // A new namespace inherits the host's value, which is 1 wherever Docker runs.
+    // A new namespace inherits the host's value, which is 1 on hosts that run Docker.
     node.exec(&["sh", "-c", "mount -o remount,rw,bind /proc/sys && sysctl -qw net.ipv4.ip_forward=0"]);
     let error = Dataplane::start(node.open(), Settings::default()).await.err().unwrap().to_string();
     assert!(error.starts_with("sysctl net.ipv4.ip_forward=1: /proc/sys is read-only here"), "{error}");

@@ -1,4 +1,4 @@
-//! The kernel refuses an object of a workload: the failure names the object and the workload, and no other.
+//! The kernel rejects an object of a workload: the failure names that object and that workload only.
 
 use crate::namespace::{Namespace, Open, eventually, id, plan, pod, request, workload};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 const TWO: [&str; 2] = ["10.65.0.3", "fd80:65::3"];
 const EINVAL: i32 = 22;
 
-/// A namespace whose kernel refuses the object with this text, for as long as it is set.
+/// Returns a namespace in which the kernel rejects the object with this text, while the text is set.
 fn failing(node: &Namespace) -> (Netns, Arc<Mutex<Option<String>>>) {
     let refused: Arc<Mutex<Option<String>>> = Arc::default();
     let asked = refused.clone();
@@ -71,7 +71,7 @@ async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_
         "element cali1 of map to-workload",
     ] {
         assert_eq!(dataplane.replace(alone.clone()).await.unwrap().failures, [], "{object}");
-        // As they are before anybody set them.
+        // Reset the sysctls to their defaults.
         for key in ["net/ipv4/conf/cali1/proxy_arp", "net/ipv6/conf/cali1/proxy_ndp"] {
             node.exec(&["sh", "-c", &format!("echo 0 > /proc/sys/{key}")]);
         }
@@ -84,7 +84,8 @@ async fn what_the_kernel_refuses_a_workload_is_reported_for_that_workload_until_
         let named: Vec<_> =
             outcome.failures.iter().filter(|failure| failure.object.to_string() == object).collect();
         assert!(!named.is_empty(), "{object}: {:?}", outcome.failures);
-        // A chain that cannot be had at all, not even closed, keeps the whole transaction from being taken: that is reported too.
+        // If even the drop-all form of a chain is rejected, the kernel rejects the whole transaction; that is
+        // reported too.
         let of_one =
             named.iter().all(|failure| failure.concerns(&id("one")) && !failure.concerns(&id("two")));
         assert!(of_one, "{object}: {named:?}");

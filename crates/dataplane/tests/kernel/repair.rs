@@ -1,4 +1,4 @@
-//! What is done to the kernel behind the dataplane's back.
+//! The dataplane repairs changes that others make to its kernel objects.
 
 use crate::namespace::{Namespace, eventually, node_pair, plan, pod, start, workload};
 use std::time::Duration;
@@ -13,7 +13,7 @@ struct Scene {
     _reports: Reports,
 }
 
-/// One workload, one block of our own, one of the other node's.
+/// Starts a dataplane with one workload, one local block and one block of the other node per family.
 async fn scene() -> Scene {
     let (node, other) = node_pair();
     let (dataplane, reports) = start(&node).await;

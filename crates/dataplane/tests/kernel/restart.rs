@@ -1,21 +1,21 @@
-//! A restart of the daemon is not seen by the kernel.
+//! A restart of the daemon with an unchanged plan changes nothing in the kernel.
 
 use crate::namespace::{node_pair, plan, pod, start, workload};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use tortie_plan::Route;
 
-/// A child process that does not outlive the test.
+/// A child process that is killed when the test ends.
 struct Running(Option<Child>);
 
 impl Running {
-    /// Stops it; returns what it has said.
+    /// Kills the process and returns its output.
     fn stop(mut self) -> String {
         self.0.as_mut().unwrap().kill().unwrap();
         self.ends()
     }
 
-    /// Waits until it ends by itself; returns what it has said.
+    /// Waits until the process exits and returns its output.
     fn ends(mut self) -> String {
         let child = self.0.take().unwrap();
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
@@ -54,7 +54,7 @@ async fn a_restart_with_the_same_plan_changes_nothing() {
     let mut ping = node.command("ping");
     ping.args(["-q", "-c", "400", "-i", "0.01", "-W", "5", "10.65.0.2"]).stdout(Stdio::piped());
     let ping = Running(Some(ping.spawn().unwrap()));
-    // Only what happens after this marker counts; it also shows that the monitor listens.
+    // Only events after this marker count; the marker also proves that the monitor is running.
     tokio::time::sleep(Duration::from_millis(500)).await;
     node.ip("route add 10.99.0.1/32 dev eth0");
 

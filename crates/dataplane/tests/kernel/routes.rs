@@ -1,4 +1,4 @@
-//! The routes of a plan in the kernel.
+//! Routes of a plan in the kernel.
 
 use crate::namespace::{Namespace, eventually, id, key, node_pair, plan, pod, start, workload};
 use ipnet::IpNet;

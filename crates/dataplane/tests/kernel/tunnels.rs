@@ -1,4 +1,5 @@
-//! Tunnels to other nodes: their devices, neighbours, forwarding entries and routes, and whose packets they take.
+//! Tunnels to other nodes: devices, neighbours, forwarding entries and routes, and which senders' packets are
+//! accepted.
 
 use crate::namespace::{Namespace, eventually, key, node_pair, plan, pod, start, workload};
 use std::collections::BTreeSet;
@@ -13,12 +14,12 @@ const OWN: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
 const OTHER_TEXT: &str = "66:00:00:00:00:02";
 
-/// What one family of the tests looks like: this node has pods in the first block, the other in the second.
+/// Parameters of one address family: this node has pods in the first block, the other node in the second.
 struct Side {
     kind: TunnelKind,
-    /// Outside the tunnel, of this node and of the other.
+    /// Underlay addresses of this node and of the other node.
     nodes: [&'static str; 2],
-    /// Inside the tunnel.
+    /// Addresses of the tunnel devices.
     ends: [&'static str; 2],
     blocks: [&'static str; 2],
     pod: &'static str,
@@ -63,7 +64,7 @@ impl Side {
         VtepId { tunnel: self.kind, node: "other".into() }
     }
 
-    /// Puts the tunnel, its other end and the routes into a plan.
+    /// Adds the tunnel, its remote VTEP and the routes to a plan.
     fn plan(&self, plan: &mut Plan) {
         plan.tunnels.insert(self.kind, self.device());
         plan.vteps.insert(self.vtep_id(), self.vtep());
@@ -89,7 +90,7 @@ impl Side {
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// Everything that belongs to the other node is there.
+    /// Whether all forwarding entries, neighbours and routes for the other node are present.
     fn is_whole(&self, node: &Namespace) -> bool {
         if !node.has_link(self.kind.device()) {
             return false;
@@ -104,7 +105,7 @@ impl Side {
             && route[0].contains(&format!(" mtu {}", mtu(node, self.kind.device())))
     }
 
-    /// Makes the other node with the tools that an administrator has.
+    /// Configures the other end of the tunnel on the other node with `ip` and `bridge`.
     fn by_hand(&self, other: &Namespace, name: &str) {
         let family = if self.kind.is_ipv4() { "-4" } else { "-6" };
         let length = if self.kind.is_ipv4() { 32 } else { 128 };
@@ -121,7 +122,7 @@ impl Side {
     }
 }
 
-/// Of an interface.
+/// Returns the MTU of an interface.
 fn mtu(node: &Namespace, link: &str) -> u64 {
     node.json(&format!("link show dev {link}"))[0]["mtu"].as_u64().unwrap()
 }
@@ -196,7 +197,7 @@ async fn a_restart_keeps_the_tunnel_and_settings_change_it() {
     dataplane.replace(whole_plan()).await.unwrap();
     let index = |name: &str| node.json(&format!("link show dev {name}"))[0]["ifindex"].clone();
     let before = index("vxlan.calico");
-    // What a node leaves behind that is gone by the time we are back.
+    // Leave entries of a node that is removed from the plan before the dataplane restarts.
     node.exec("bridge fdb append 66:00:00:00:00:07 dst 192.168.77.7 dev vxlan.calico self permanent");
     dataplane.stop().await;
     node.ip("neigh add 10.65.7.1 lladdr 66:00:00:00:00:07 dev vxlan.calico");
@@ -228,7 +229,7 @@ async fn what_the_plan_no_longer_has_is_removed() {
     node.ip("link add vxlan9 type vxlan id 9 dstport 4790 local 192.168.77.1 dev eth0");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(whole_plan()).await.unwrap();
-    // A node leaves.
+    // The other node leaves the cluster.
     let gone = vec![
         Update::Route(key(V4.blocks[1]), None),
         Update::Vtep(V4.vtep_id(), None),
@@ -243,7 +244,7 @@ async fn what_the_plan_no_longer_has_is_removed() {
     assert_eq!(V4.neighbours(&node), [""; 0]);
     assert_eq!(node.routes(V4.blocks[1]), [""; 0]);
     assert!(V6.is_whole(&node), "the other family is as it was");
-    // Comes back elsewhere, with another MAC.
+    // The node returns with another address and another MAC.
     let elsewhere =
         Vtep { address: address("10.65.1.9"), mac: [2, 0, 0, 0, 0, 9], node: address("192.168.77.9") };
     dataplane.apply(vec![Update::Vtep(V4.vtep_id(), Some(elsewhere))]).await.unwrap();
@@ -252,7 +253,7 @@ async fn what_the_plan_no_longer_has_is_removed() {
     dataplane.apply(vec![Update::Vtep(V4.vtep_id(), Some(moved))]).await.unwrap();
     assert_eq!(V4.forwarding(&node), ["02:00:00:00:00:09 dst 192.168.77.10 self permanent"]);
     assert_eq!(V4.neighbours(&node), ["10.65.1.9 lladdr 02:00:00:00:00:09 PERMANENT"]);
-    // The pools need no tunnels any more.
+    // The pools no longer use encapsulation.
     dataplane.replace(plan(&[], &[(V4.blocks[1], Route::via(address(V4.nodes[1])))])).await.unwrap();
     assert!(!node.has_link("vxlan.calico") && !node.has_link("vxlan-v6.calico"));
     assert!(node.routes(V4.blocks[1])[0].contains("via 192.168.77.2 dev eth0"));
@@ -268,7 +269,7 @@ async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
     let mut all = plan(&[], &[plain(&V4), plain(&V6)]);
     assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
     for _ in 0..3 {
-        // The gateway is inside the block that has another route until then.
+        // The tunnel gateway is inside the block, which has a route without encapsulation until this change.
         V4.plan(&mut all);
         V6.plan(&mut all);
         assert_eq!(dataplane.replace(all.clone()).await.unwrap().failures, []);
@@ -279,7 +280,7 @@ async fn a_pool_changes_to_tunnels_and_back_without_a_gap_in_its_routes() {
     }
 }
 
-/// How many packets a rule of ours with this comment has dropped.
+/// Returns how many packets the rules with this comment have dropped.
 fn dropped(node: &Namespace, comment: &str) -> u64 {
     let table = node.exec("nft list table inet tortie");
     let rules = table.lines().filter(|line| line.contains(comment));
@@ -311,7 +312,7 @@ async fn what_a_stranger_or_a_workload_wraps_is_dropped() {
         dataplane.apply(vec![members]).await.unwrap();
         assert!(other.pings(side.pod), "as a known node it does");
     }
-    // The workload pretends to be another node.
+    // The workload sends VXLAN packets as if it were a node.
     sandbox.ip(&format!(
         "link add vx type vxlan id 4096 dstport 4789 local {} remote 192.168.77.1 dev eth0",
         V4.pod
@@ -346,7 +347,7 @@ async fn a_tunnel_that_cannot_be_had_is_named_and_the_rest_goes_on() {
     };
     let texts: Vec<String> = named.iter().map(ToString::to_string).collect();
     assert_eq!(texts[0], "interface vxlan.calico: no interface has the node's address 192.168.99.1");
-    // Kernels differ in whether they have IPIP.
+    // Not every kernel has the ipip module.
     if node.try_ip("link add probe type ipip local 192.168.77.1 remote 192.168.77.2").status.success() {
         assert_eq!(texts.len(), 1, "{texts:?}");
         assert!(node.ip("addr show dev tunl0").contains(V4.ends[0]));

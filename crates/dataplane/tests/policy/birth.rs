@@ -1,4 +1,4 @@
-//! A pod that sends from its first moment gets nothing through that its policy does not allow.
+//! A pod that sends from the moment its interface exists gets no packet through that its policy denies.
 
 use crate::flood::{Flood, counted, flows};
 use crate::namespace::{Namespace, Open, id, pod, request, start};
@@ -19,7 +19,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     before.policies.insert(policy_id("deny"), Arc::new(deny));
     dataplane.replace(before).await.unwrap();
 
-    // It sends before it has an interface, before anyone knows it, and ever after.
+    // The pod sends before it has an interface, before the dataplane knows it, and from then on.
     let flood = Flood::start(&node, &one);
     attach(&node.open(), &request(&one, "cali1", &ONE)).await.unwrap();
     flows(&node, 200).await;
@@ -32,7 +32,7 @@ async fn a_pod_born_under_denial_gets_nothing_through() {
     let now = counted(&node);
     assert_eq!((now.open_out, now.closed_out), (0, 0), "{now:?}");
 
-    // Packets do get through when they may, so the test can see them.
+    // Prove that the test can see packets: once allowed, they get through.
     let open = workload_policy("cali1", &ONE);
     dataplane.apply(vec![Update::WorkloadPolicy(id("one"), Some(open))]).await.unwrap();
     flows(&node, 200).await;

@@ -1,4 +1,4 @@
-//! What the kernel counts, rule by rule.
+//! Packet and byte counters per policy rule.
 
 use crate::namespace::{Namespace, Open, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, reaches, two_pods, udp};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tortie_dataplane::{RuleCounter, Verdict, When, counters};
 use tortie_plan::{Action, PolicyId, PolicyKind, Rule};
 
-/// By what it is of, as people read it: `gnp/web ingress rule 1`.
+/// Finds a counter by its display form, such as `gnp/web ingress rule 1`.
 fn counter<'c>(counters: &'c [RuleCounter], of: &str) -> &'c RuleCounter {
     let found = counters.iter().find(|counter| counter.of.to_string() == of);
     found.unwrap_or_else(|| panic!("{of} is not among {counters:#?}"))
@@ -49,7 +49,7 @@ async fn what_is_denied_at_the_end_of_a_tier_is_counted_as_a_rule_of_its_own() {
     dataplane.replace(plan).await.unwrap();
     assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3") && reaches(&two, "10.65.0.2"));
     let counters = counters(&node.open()).await.unwrap();
-    // At least one of each family: whoever is not answered asks again.
+    // At least one packet of each family; ping may retry.
     assert!(counter(&counters, "tier/default ingress end").packets >= 2, "{counters:?}");
     assert_eq!(counter(&counters, "gnp/web ingress rule 1").packets, 0);
 }

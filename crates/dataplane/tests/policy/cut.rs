@@ -1,4 +1,4 @@
-//! Established flows and a policy that changes: they live on, or are cut where the settings say so.
+//! Established flows after a policy change: they continue, or are cut if `cut_denied_flows` is set.
 
 use crate::namespace::{Namespace, Open, eventually};
 use crate::plans::{change, guarded, ingress, open_plan, two_pods, udp};
@@ -10,11 +10,11 @@ use tortie_dataplane::{Dataplane, Reports};
 use tortie_plan::{Action, EndpointToHost, Member, Plan, Rule, Set, SetId, SetKind, Settings, Update};
 use tortie_testkit::bind_when_free;
 
-/// How long an answer is waited for that should not come.
+/// Time to wait for a packet that should not arrive.
 const SILENCE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Both ends of a connection.
+/// Both ends of a TCP or UDP flow.
 struct Flow {
     client: End,
     server: End,
@@ -82,7 +82,7 @@ impl Flow {
         self
     }
 
-    /// A byte each way.
+    /// Sends one byte in each direction; returns whether both arrive.
     fn lives(&mut self) -> bool {
         self.client.write();
         if !self.server.hears(PATIENCE) {
@@ -92,7 +92,7 @@ impl Flow {
         self.client.hears(PATIENCE)
     }
 
-    /// What the client sends does not arrive.
+    /// Whether a byte that the client sends is lost.
     fn is_dead(&mut self) -> bool {
         self.client.write();
         !self.server.hears(SILENCE)
@@ -110,12 +110,12 @@ fn tcp(action: Action, port: u16) -> Rule {
     Rule { protocol: Some(6), ..udp(action, port) }
 }
 
-/// Pod two takes everything at first.
+/// Returns a plan in which pod two accepts all ingress.
 fn permissive() -> Plan {
     guarded(open_plan(), &[("door", ingress(vec![Rule::new(Action::Allow)]))])
 }
 
-/// From now on only port 1000, and 4000 for members of a set.
+/// Restricts ingress to port 1000, and port 4000 for members of the set.
 fn narrow() -> Update {
     let mut members = tcp(Action::Allow, 4000);
     members.source.sets = vec![friends()];
@@ -149,10 +149,10 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
         denied_udp.push(Flow::udp(&one, &two, address, 2000));
         allowed.push(Flow::tcp(&one, &two, address, 1000));
         allowed.push(Flow::udp(&one, &two, address, 1000));
-        // Opened by two: what comes in are answers.
+        // Opened by pod two: its ingress packets are replies.
         allowed.push(Flow::tcp(&two, &one, &address.replace('3', "2"), 3000));
         allowed.push(Flow::udp(&two, &one, &address.replace('3', "2"), 3000));
-        // Opened by the host, which reaches its workloads whatever they say.
+        // Opened by the host, which policy of its own workloads does not restrict.
         allowed.push(Flow::tcp(&node, &two, address, 5000));
         of_friends.push(Flow::tcp(&one, &two, address, 4000));
     }
@@ -161,7 +161,7 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
         eventually("the flow is cut", || flow.is_dead()).await;
     }
     for flow in &mut denied {
-        // Nor does it come back from the other side.
+        // Nor does traffic from the server re-establish the flow.
         flow.server.write();
         assert!(!flow.client.hears(SILENCE) && flow.is_dead());
     }
@@ -188,13 +188,13 @@ async fn without_the_setting_established_flows_live_on() {
         flows.push(Flow::udp(&one, &two, address, 2000));
     }
     assert_eq!(dataplane.apply(vec![narrow()]).await.unwrap().failures, []);
-    // Longer than it takes to cut them where that is wanted.
+    // Longer than cutting takes when it is enabled.
     for _ in 0..20 {
         assert!(flows.iter_mut().all(Flow::lives));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    // What changed while nobody watched counts when somebody does.
+    // A policy change made while the dataplane was stopped is enforced on existing flows after the restart.
     dataplane.stop().await;
     let (dataplane, _reports) = start(&node, true).await;
     let mut plan = permissive();

@@ -1,5 +1,5 @@
-//! The kernel judges packets as the evaluator does: generated plans, real packets, both families. `TORTIE_SEED` (a
-//! number, or `random`) makes another run, `TORTIE_PLANS` a longer one.
+//! The kernel gives the same verdicts as the evaluator: generated plans, real packets, both families. `TORTIE_SEED`
+//! (a number, or `random`) selects another run, `TORTIE_PLANS` a longer one.
 
 use crate::generate::Generator;
 use crate::shrink;
@@ -7,7 +7,7 @@ use crate::world::{Sent, World};
 use std::time::Duration;
 
 const SEED: u64 = 1;
-/// For packets that should get through and are not seen yet.
+/// Timeout for packets that are expected to arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PLANS: usize = 60;
 const PACKETS: usize = 400;
@@ -25,7 +25,7 @@ async fn the_kernel_judges_as_the_evaluator_does() {
     let mut world = World::new().await;
     let (mut allowed, mut denied) = (0, 0);
     for round in 0..plans {
-        // A new daemon now and then, with other settings: it finds the table of the one before.
+        // Restart the daemon every ten rounds with other settings; it adopts the table of its predecessor.
         if round % 10 == 0 {
             world.is_the_same_when_made_anew().await;
             world.restart(generator.settings()).await;

@@ -1,11 +1,12 @@
-//! What workloads may wrap: what could be taken for a packet of a node is dropped, the rest is a protocol like others.
+//! Encapsulated packets from workloads: protocols that nodes use (IPIP, VXLAN) are dropped, others pass like any
+//! protocol.
 
 use crate::namespace::{Namespace, eventually, start};
 use crate::plans::{ONE, TWO, open_plan, two_pods};
 use crate::raw::{Link, udp_v4, v4};
 use std::net::Ipv4Addr;
 
-/// How many packets of a kind arrived.
+/// Returns how many packets of a kind arrived.
 fn arrived(pod: &Namespace, kind: &str) -> u64 {
     let listed = pod.exec(&["nft", "list", "table", "inet", "seen"]);
     let line = listed.lines().find(|line| line.contains(kind)).unwrap_or_else(|| panic!("{kind}: {listed}"));
