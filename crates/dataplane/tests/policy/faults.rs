@@ -1,5 +1,4 @@
-//! Datastores that nobody would write, or that somebody would: contradictory, empty, enormous. From the objects to
-//! packets.
+//! Unusual datastores: contradictory, empty or very large policies, from the stored objects to real packets.
 
 use crate::cluster::{Entry, Node, gnp, namespace, object};
 use crate::namespace::{Namespace, Open, start};
@@ -11,7 +10,7 @@ use tortie_dataplane::{Dataplane, Reports};
 use tortie_model::{Kind, Resource, Value};
 use tortie_testkit::bind_when_free;
 
-/// An endpoint of this node, in a namespace that allows everything.
+/// Returns an endpoint of this node in a namespace that allows everything.
 fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> Entry {
     let nets: Vec<String> = addresses
         .iter()
@@ -22,7 +21,7 @@ fn endpoint(number: u8, labels: Json, addresses: &[&str]) -> Entry {
     object(Kind::WorkloadEndpoint, "shop", &format!("n1-k8s-p{number}-eth0"), labels, spec)
 }
 
-/// A node whose kernel follows a datastore: pods one and two, and a namespace that allows everything.
+/// A node whose kernel follows a datastore with pods one and two in a namespace that allows everything.
 struct World {
     node: Namespace,
     one: Namespace,
@@ -56,14 +55,14 @@ impl World {
         assert_eq!(self.dataplane.0.apply(updates).await.unwrap().failures, []);
     }
 
-    /// Whether one reaches two, by family.
+    /// Asserts whether pod one reaches pod two over IPv4 and IPv6.
     #[track_caller]
     fn is(&self, v4: bool, v6: bool, what: &str) {
         assert_eq!((reaches(&self.one, TWO[0]), reaches(&self.one, TWO[1])), (v4, v6), "{what}");
     }
 }
 
-/// A policy for what comes to two.
+/// Returns a policy for ingress to pod two.
 fn door(selector: &str, rules: Json) -> Entry {
     gnp("door", json!({"selector": selector, "types": ["Ingress"], "ingress": rules}))
 }
@@ -133,7 +132,7 @@ async fn as_many_rules_and_nets_as_can_be_written() {
     let set = |nets: Vec<String>| {
         object(Kind::GlobalNetworkSet, "", "many", json!({"many": ""}), json!({"nets": nets}))
     };
-    // Ten thousand, each with one that is part of it, and one that has them all.
+    // Ten thousand nets, each /24 with a /28 inside it; `near` adds a net that contains all of them.
     let far: Vec<String> = (0..5_000u32)
         .flat_map(|number| {
             let first = Ipv4Addr::from(0x6400_0000 + number * 512);

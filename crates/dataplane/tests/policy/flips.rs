@@ -1,4 +1,4 @@
-//! No packet sees half of a policy.
+//! Policy changes are atomic: no packet is judged by a partially applied policy.
 
 use crate::flood::{Flood, counted, flows};
 use crate::namespace::{id, start};
@@ -12,7 +12,7 @@ use tortie_plan::{Action, Member, Plan, Policy, Rule, Set, SetId, SetKind, TierE
 const FLIPS: usize = 1000;
 const RESTARTS: usize = 40;
 
-/// Two plans that let the same packets through in different ways.
+/// Returns two plans that allow the same packets by different rules.
 fn alike() -> (Plan, Plan) {
     let simple = guarded(open_plan(), &[("simple", ingress(vec![udp(Action::Allow, 1000)]))]);
 
@@ -71,7 +71,7 @@ async fn a_restart_under_a_flood_changes_no_verdict_and_nothing_in_the_table() {
         running.0.replace(devious.clone()).await.unwrap();
         flows(&node, 100).await;
     }
-    // Handles and all: a rule that was written again would have another.
+    // Compare the handles too: a rewritten rule would have a new handle.
     assert_eq!(node.exec(&["nft", "-a", "-s", "list", "table", "inet", "tortie"]), before);
     let counted = flood.ends(&node).await;
     assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");

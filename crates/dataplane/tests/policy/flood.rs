@@ -1,5 +1,5 @@
-//! Packets without end from pod one to pod two: to a port that is always open and to one that is always closed. What
-//! passes through everything is counted and thrown away, so that each packet is the first of its flow.
+//! Continuous packets from pod one to pod two, to a port that is always open and to one that is always closed.
+//! Packets that pass all chains are counted and dropped, so that each packet is the first of its flow.
 
 use crate::namespace::{Namespace, eventually};
 use crate::packets;
@@ -45,7 +45,7 @@ pub struct Counted {
 }
 
 impl Flood {
-    /// From now on, and as soon as it has a way to send.
+    /// Starts sending; packets are lost until the sender has a route.
     pub fn start(node: &Namespace, from: &Namespace) -> Flood {
         node.nft(PROBE);
         node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
@@ -55,7 +55,7 @@ impl Flood {
         Flood { stop, sender: Some(sender) }
     }
 
-    /// Stops it, and waits until everything that was let in is accounted for, if it can be.
+    /// Stops sending and waits until every admitted packet is counted, for at most two seconds.
     pub async fn ends(mut self, node: &Namespace) -> Counted {
         self.halt();
         for _ in 0..100 {
@@ -82,7 +82,7 @@ impl Drop for Flood {
     }
 }
 
-/// Waits until some more packets have been sent.
+/// Waits until `more` packets to the closed port have been sent.
 pub async fn flows(node: &Namespace, more: u64) {
     let before = counted(node).closed_in;
     eventually("packets are sent", || counted(node).closed_in >= before + more).await;
@@ -119,7 +119,7 @@ fn send(sockets: &Sockets, stop: &AtomicBool) {
                         destination_port,
                         icmp: None,
                     };
-                    // Before it has an interface, it cannot.
+                    // Fails until the pod has an interface.
                     let _ = sockets.send(&packet, &packets::bytes(&packet, source_port));
                 }
             }

@@ -1,4 +1,4 @@
-//! What policy allows passes whatever the chains of others drop, and what it denies does not.
+//! Traffic that policy allows passes even if chains of other programs drop it; denied traffic does not pass.
 
 use crate::namespace::{Namespace, Open, eventually, node_pair, pod, start};
 use crate::plans::{ONE, TWO, guarded, ingress, open_plan, reaches, two_pods};
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use tortie_dataplane::{Dataplane, KernelObject, Report, Reports};
 use tortie_plan::{Action, AllowAction, HostEndpoint, Plan, Rule, Settings};
 
-/// The programs of both families: of nf_tables, and of the older tables.
+/// The iptables programs of both families: the nf_tables variant and the legacy variant.
 const PROGRAMS: [[&str; 2]; 2] = [["iptables-nft", "ip6tables-nft"], ["iptables-legacy", "ip6tables-legacy"]];
 
-/// Pod two answers to nobody; pod one to everybody.
+/// Returns a plan in which pod two denies all ingress and pod one allows everything.
 fn plan() -> Plan {
     guarded(open_plan(), &[("nobody", ingress(vec![Rule::new(Action::Deny)]))])
 }
@@ -22,7 +22,7 @@ fn rules(node: &Namespace, program: &str) -> String {
     node.exec(&[program, "-S"])
 }
 
-/// What one sends passes; what two is sent does not.
+/// Asserts that pod one reaches the outside addresses and does not reach pod two.
 async fn is_judged_by_policy(node: &Namespace, from_one: &Namespace, outside: &[&str], two: &[&str]) {
     for address in outside {
         eventually(&format!("what is allowed reaches {address}"), || reaches(from_one, address)).await;
@@ -32,7 +32,7 @@ async fn is_judged_by_policy(node: &Namespace, from_one: &Namespace, outside: &[
     }
 }
 
-/// A node with two pods and somebody outside that both can reach.
+/// Returns a node with two pods and an outside host that both pods can reach.
 async fn node_with_pods() -> (Namespace, Namespace, Namespace, Namespace) {
     let (node, outside) = node_pair();
     let one = pod(&node, "cali1", &ONE).await;
@@ -63,7 +63,7 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
             assert!(listing.contains("-A FORWARD -i docker0 -j ACCEPT"), "{listing}");
         }
 
-        // Another program starts over, or stands in front.
+        // Another program flushes the chain, then inserts a rule in front of ours.
         for program in programs {
             node.exec(&[program, "-F", "FORWARD"]);
         }
@@ -73,7 +73,7 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
         }
         is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
 
-        // Nobody runs, then another one does.
+        // Policy stays in force while no daemon runs; a new daemon keeps the rules unchanged.
         let before = programs.map(|program| rules(&node, program));
         dataplane.stop().await;
         drop(reports);
@@ -101,7 +101,7 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_any_name_are_reached_and_only_what_filters() {
     let (node, _outside, one, _two) = node_with_pods().await;
-    // As firewalld, Docker and a firewall of one's own have it; and two that stay as they are.
+    // Chains as firewalld, Docker and a custom firewall create them, and two tables that must stay unchanged.
     node.nft(
         "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy accept; \
             ct state established accept; reject with icmpx admin-prohibited; }; }
@@ -118,17 +118,17 @@ async fn tables_of_any_name_are_reached_and_only_what_filters() {
     is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
     assert_eq!(untouched(), before);
 
-    // What the host forwards for others than workloads is none of our business.
+    // Forwarded traffic that is not of a workload is left to the other chains.
     assert!(!reaches(&node_beyond(&node), OUTSIDE[0]));
 
-    // A chain that is new is found.
+    // A newly created chain is found.
     node.nft("table inet late { chain forward { type filter hook forward priority 1; policy drop; }; }");
     eventually("our rule is in the new chain", || is_ours(&node.exec("nft list table inet late"))).await;
     is_judged_by_policy(&node, &one, &OUTSIDE, &TWO).await;
     node.nft("delete table inet late");
 }
 
-/// Somebody behind the node who is no workload.
+/// Returns a host behind the node that is not a workload.
 fn node_beyond(node: &Namespace) -> Namespace {
     let beyond = Namespace::new("beyond");
     node.ip(&format!("link add beyond type veth peer name eth0 netns {}", beyond.name()));
@@ -145,7 +145,7 @@ async fn a_mark_that_policy_did_not_set_opens_nothing() {
     let (node, outside, _one, _two) = node_with_pods().await;
     let beyond = node_beyond(&node);
     outside.ip("route add 192.168.78.0/24 via 192.168.77.1");
-    // Somebody marks everything with every bit.
+    // Another program sets every bit of every packet's mark.
     node.nft("table inet marks { chain pre { type filter hook prerouting priority -250; meta mark set 0xffffffff; }; }");
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan()).await.unwrap();
@@ -170,7 +170,7 @@ async fn services_are_asked_before_what_is_allowed_passes() {
         lines[1].ends_with("-j KUBE-FORWARD") && is_ours(lines[2]) && lines[3] == "-A FORWARD -j DROP",
         "{listing}"
     );
-    // Saved and restored by somebody who knows nothing of us: still one, and ours.
+    // iptables-save and iptables-restore lose the rule's owner; exactly one rule of ours remains.
     let saved = node.exec("iptables-nft-save");
     let restored = tortie_testkit::output(&mut node.command("iptables-nft-restore"), &saved);
     assert!(restored.status.success());
@@ -219,7 +219,7 @@ async fn what_a_host_endpoint_allows_reaches_the_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_that_belongs_to_somebody_is_reported() {
     let (node, _one, _two) = two_pods().await;
-    // Its owner holds the netlink socket as long as it runs.
+    // The owner of a table holds its netlink socket for as long as it runs.
     let mut owner = node.command("nft").arg("-i").stdin(std::process::Stdio::piped()).spawn().unwrap();
     let commands = b"add table inet owned { flags owner; }\n\
         add chain inet owned forward { type filter hook forward priority 0; policy drop; }\n";

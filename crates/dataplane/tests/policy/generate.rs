@@ -1,4 +1,4 @@
-//! Plans and packets at random, from few words so that they meet.
+//! Generates random plans and packets from a small vocabulary, so that rules and packets often match.
 
 use crate::namespace::id;
 use crate::world::{At, PODS, REWRITTEN, Sent, addresses, interface};
@@ -15,7 +15,7 @@ use tortie_plan::{
     TunnelKind, TunnelProtocol, WorkloadPolicy,
 };
 
-/// The last two are what the node rewrites; only such packets have them.
+/// The last two ports are rewritten by the node's DNAT rules; only rewritten packets use them.
 const PORTS: [u16; 10] = [22, 53, 80, 443, 4789, 8080, 8081, 65535, 31080, 31081];
 const NETS: [&str; 20] = [
     "10.65.0.0/16",
@@ -128,7 +128,7 @@ impl Generator {
         plan.profiles
             .insert("some".into(), Arc::new(Profile { ingress: self.rules(3), egress: self.rules(3) }));
         for pod in 0..PODS {
-            // Now and then a workload that nobody knows.
+            // Leave out some workloads, so that the plan does not know them.
             if !self.chance(0.9) {
                 continue;
             }
@@ -168,7 +168,7 @@ impl Generator {
         plan
     }
 
-    /// With peers that packets of the test do come from.
+    /// Adds a tunnel whose peers are addresses that test packets come from.
     fn tunnel(&mut self, kind: TunnelKind, plan: &mut Plan) {
         let own = addresses(At::Host).into_iter().find(|address| address.is_ipv4() == kind.is_ipv4());
         let protocol = match kind {
@@ -280,7 +280,7 @@ impl Generator {
     }
 
     pub fn packet(&mut self, plan: &Plan) -> Sent {
-        // What is not tracked is not rewritten either.
+        // Untracked packets are not rewritten by NAT.
         let tracked = plan.host_endpoints.values().all(|endpoint| endpoint.untracked.is_empty());
         if tracked && self.chance(0.1) { self.rewritten() } else { self.plain() }
     }
@@ -330,7 +330,7 @@ impl Generator {
             destination_port: self.one(&PORTS[..8]),
             icmp,
         };
-        // Answers that nobody asked for; and what finds neighbours is not tracked at all.
+        // Unsolicited echo replies are invalid; neighbour discovery is not tracked.
         let connection = match icmp {
             Some((0 | 129, _)) => Connection::Invalid,
             Some((135, _)) => Connection::Untracked,
@@ -340,7 +340,7 @@ impl Generator {
     }
 }
 
-/// The last one is in no plan, the one before it is staged.
+/// Returns the id of a policy: number 5 is staged, 6 is namespaced, and `POLICIES` is in no plan.
 fn policy_id(number: usize) -> PolicyId {
     let kind = match number {
         5 => PolicyKind::StagedGlobalNetworkPolicy,

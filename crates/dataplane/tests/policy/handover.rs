@@ -1,4 +1,4 @@
-//! Which endpoints Felix must guard before our policy may go.
+//! Endpoints that Felix's chains must cover before our policy may be removed.
 
 use crate::namespace::{Open, start};
 use crate::plans::{open_plan, two_pods};
@@ -31,7 +31,7 @@ async fn endpoints_without_a_guard_of_felix_are_named() {
     let hosts = ["any-interface-at-all (IPv4)", "eth0 (IPv4)"];
     assert_eq!(missing().await, [&workloads[..], &hosts].concat());
 
-    // One that has only IPv4, one that is gone, and a chain to which nothing leads.
+    // An interface with IPv4 only, an interface that is gone, and a chain that no rule jumps to.
     dataplane.stop().await;
     node.ip("-6 route del fd80:65::2");
     node.ip("link del cali2");

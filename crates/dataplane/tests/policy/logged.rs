@@ -1,4 +1,4 @@
-//! What a rule with Log says can be read by whoever listens to the group, in any network namespace.
+//! Packets of a Log rule can be received from the NFLOG group, in any network namespace.
 
 use crate::namespace::{Namespace, Open};
 use crate::plans::{guarded, ingress, open_plan, reaches, two_pods};
@@ -38,12 +38,12 @@ async fn a_logged_packet_has_the_identity_of_its_rule() {
 
     let log = listen(&node).await;
     let mut packets = log.events().await;
-    // The line in the kernel's log has the prefix that is set.
+    // The kernel log line has the configured prefix.
     let listing = node.exec(&["nft", "list", "chain", "inet", "tortie", "in-gnp/watch"]);
     assert!(listing.contains("log prefix \"packet default gnp watch watch: \""), "{listing}");
     let out = node.json("link show dev cali2")[0]["ifindex"].as_u64();
     for (address, family, length, rule) in [("10.65.0.3", IPV4, 84, 1), ("fd80:65::3", IPV6, 104, 2)] {
-        // Logged, and then judged by the rule that follows.
+        // The packet is logged, then judged by the next rule.
         assert!(reaches(&one, address));
         let packet = next(&mut packets).await;
         assert_eq!(packet.prefix, Some(format!("gnp/watch ingress rule {rule}")));
@@ -66,7 +66,7 @@ async fn more_than_the_limit_is_not_said_and_passes_all_the_same() {
     for _ in 0..5 {
         assert!(reaches(&one, "10.65.0.3"));
     }
-    // Its rule has said nothing yet; what it says comes after all the rest.
+    // The IPv6 rule has its own limit and has not logged yet; its packet comes after all others.
     assert!(reaches(&one, "fd80:65::3"));
     let families = [next(&mut packets).await, next(&mut packets).await, next(&mut packets).await];
     assert_eq!(families.map(|packet| packet.family), [IPV4, IPV4, IPV6]);
@@ -85,7 +85,7 @@ async fn who_follows_the_group_learns_the_rule_and_the_flow() {
     let (sender, mut packets) = tokio::sync::mpsc::channel(16);
     let netns = node.open();
     let follower = tokio::spawn(async move { follow_log_group(&netns, sender).await });
-    // The listener may be there a moment later than this test.
+    // The listener may start slightly after this test sends its first packet.
     let packet = loop {
         assert!(reaches(&one, "10.65.0.3"));
         if let Ok(packet) = packets.try_recv() {

@@ -1,4 +1,4 @@
-//! A workload does not reach the loopback of its host, whatever is set and rewritten there.
+//! A workload cannot reach the loopback addresses of its host, regardless of sysctls and NAT rules there.
 
 use crate::namespace::{Namespace, Open, eventually, plan, pod, start, workload};
 use crate::plans::ONE;
@@ -7,7 +7,7 @@ use std::net::{Ipv6Addr, UdpSocket};
 use std::time::Duration;
 use tortie_testkit::bind_when_free;
 
-/// Whether a datagram to a socket of the node arrives.
+/// Returns whether a datagram to a socket of the node arrives.
 fn arrives(node: &Namespace, bind: &str, send: impl Fn()) -> bool {
     let socket = node.open().run(|| bind_when_free(|| UdpSocket::bind(bind)).unwrap()).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
@@ -22,7 +22,7 @@ async fn a_workload_reaches_no_loopback_of_its_host() {
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
     assert_eq!(node.sysctl("net/ipv4/conf/cali1/route_localnet"), "0", "nothing of ours needs it");
-    // As another program on the node may have it.
+    // Another program on the node may have set these.
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.cali1.route_localnet=1"]);
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0"]);
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.cali1.rp_filter=0"]);
@@ -30,7 +30,7 @@ async fn a_workload_reaches_no_loopback_of_its_host() {
     let own = "10.65.0.2".parse().unwrap();
     let link = Link::open(&pod, "eth0");
     let to = |destination: &str| udp_v4(own, destination.parse().unwrap(), 5000);
-    // So that the rest shows something.
+    // Prove that the test can see packets.
     let host = || arrives(&node, "0.0.0.0:5000", || link.send_ip(&to("192.0.2.1")));
     eventually("the host itself is reached", host).await;
     for bind in ["127.0.0.1:5000", "0.0.0.0:5000"] {
@@ -45,7 +45,7 @@ async fn a_workload_reaches_no_loopback_of_its_host() {
     };
     assert!(!arrives(&node, "[::]:5000", v6), "::1 of the host");
 
-    // A service that listens on a loopback address stays open to those whose destination was not one.
+    // A service on a loopback address stays reachable by DNAT from another destination address.
     node.nft(
         "table ip rewrite { chain pre { type nat hook prerouting priority -100; udp dport 6000 dnat to 127.0.0.1:5000; }; }",
     );

@@ -1,5 +1,5 @@
-//! Policy against a real kernel and real packets, each test in network namespaces of its own. Needs root, iproute2,
-//! nftables, iptables and ping.
+//! Tests of policy against a real kernel with real packets; each test uses its own network namespaces. Needs root,
+//! iproute2, nftables, iptables and ping.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -24,7 +24,7 @@ mod logged;
 mod loopback;
 mod marks;
 mod metadata;
-// Shared with the other tests of the kernel, which use more of it.
+// Shared with the kernel tests, which use more of it.
 #[allow(dead_code)]
 #[path = "../kernel/namespace.rs"]
 mod namespace;

@@ -1,4 +1,4 @@
-//! The bits of the packet's mark are those of the mask: everything of ours uses them, and no others.
+//! Policy uses the packet mark bits of the configured mask and no others.
 
 use crate::namespace::{Namespace, eventually, node_pair, pod, start};
 use crate::plans::{ONE, TWO, guarded, ingress, open_plan, policy_id, reaches, tier};
@@ -7,7 +7,8 @@ use tortie_plan::{Action, MarkBits, Plan, PolicySettings, Rule, Settings, TierEn
 
 const OUTSIDE: &str = "192.168.77.2";
 
-/// Two is behind a policy that passes everything on, so that all that marks can say is said.
+/// Returns a plan in which pod two is behind a tier that passes all traffic to the next, so that every mark bit is
+/// used.
 fn plan() -> Plan {
     let mut plan = guarded(open_plan(), &[("on", ingress(vec![Rule::new(Action::Pass)]))]);
     let end = Arc::new(ingress(vec![Rule::new(Action::Allow)]));
@@ -22,7 +23,7 @@ fn with_mask(mask: u32) -> Settings {
     Settings { policy: PolicySettings { marks, ..PolicySettings::default() }, ..Settings::default() }
 }
 
-/// The marks that our tables name.
+/// Returns the lines of our table that use marks.
 fn ours(node: &Namespace) -> String {
     let table = node.exec("nft list table inet tortie");
     let lines = table.lines().filter(|line| line.contains("mark"));
@@ -39,7 +40,7 @@ async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
         node.exec(&[program, "-P", "FORWARD", "DROP"]);
         node.exec(&[program, "-A", "FORWARD", "-j", "DROP"]);
     }
-    // Somebody else's mark, with the bits that are ours by default, and who looks for it.
+    // Another program sets and checks a mark with the bits that policy uses by default.
     node.nft(
         "table inet others { chain pre { type filter hook prerouting priority -290; meta mark set 0x30000; }; \
          chain post { type filter hook postrouting priority 300; meta mark & 0x30000 == 0x30000 counter name kept; }; \
@@ -64,7 +65,7 @@ async fn policy_uses_the_bits_of_the_mask_and_leaves_the_others_alone() {
     assert!(marks.contains("0x00000010") && marks.contains("0x00000020"), "{marks}");
     assert!(!marks.contains("0x00010000") && !marks.contains("0x00020000"), "{marks}");
 
-    // Another mask while all of it is in force.
+    // Change the mask while the policy is in force.
     assert_eq!(dataplane.configure(Settings::default()).await.unwrap().failures, []);
     eventually("the rules in the chains of others have changed too", || lists("0x10000")).await;
     eventually("what is allowed passes", || reaches(&one, OUTSIDE) && reaches(&one, TWO[0])).await;

@@ -1,4 +1,4 @@
-//! The metadata service of OpenStack with real packets: machines that ask 169.254.169.254 are answered by the host.
+//! OpenStack's metadata service with real packets: the host answers requests of virtual machines to 169.254.169.254.
 
 use crate::namespace::{Namespace, Open, plan, pod, start, workload};
 use crate::plans::{ONE, policy_id, tier};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use tortie_plan::{Action, Metadata, Plan, Policy, PolicySettings, Rule, Settings, TierEnd};
 use tortie_testkit::bind_when_free;
 
-/// Longer than TCP waits before it asks again.
+/// Longer than TCP's first retransmission timeout.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who answers on an address of the node says his name.
+/// Serves `name` on an address of the node.
 fn serve(node: &Namespace, address: &str, name: &'static str) {
     let listener = node.open().run(|| bind_when_free(|| TcpListener::bind(address)).unwrap()).unwrap();
     std::thread::spawn(move || {
@@ -34,7 +34,7 @@ fn with(metadata: Option<Metadata>) -> Settings {
     Settings { policy: PolicySettings { metadata, ..PolicySettings::default() }, ..Settings::default() }
 }
 
-/// A workload that may send nothing.
+/// Returns a plan with a workload whose egress is denied.
 fn closed() -> Plan {
     let mut plan = plan(&[("one", workload("cali1", &ONE))], &[]);
     let nothing =
@@ -66,7 +66,7 @@ async fn the_host_answers_for_the_metadata_service_and_for_nothing_else() {
         assert_eq!(asks(&pod, other), None, "{other}\n{}", ruleset());
     }
 
-    // Also where another chain of the host drops, and at another place.
+    // It also works where another chain of the host drops, and with another target address.
     node.exec(&["iptables-nft", "-P", "INPUT", "DROP"]);
     let elsewhere = Metadata { address: "192.0.2.1".parse().unwrap(), port: 9000 };
     assert_eq!(dataplane.configure(with(Some(elsewhere))).await.unwrap().failures, []);

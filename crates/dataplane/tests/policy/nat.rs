@@ -1,4 +1,4 @@
-//! Outgoing NAT with real packets: who is seen where, by which address.
+//! Outgoing NAT with real packets: the source address that the destination sees.
 
 use crate::namespace::{Namespace, Open, eventually, node_pair, plan, pod, workload};
 use crate::world::updates;
@@ -11,10 +11,11 @@ use tortie_plan::{
 };
 use tortie_testkit::bind_when_free;
 
-/// Of a pool that is translated, and of one that is not.
+/// Pod addresses of a pool with natOutgoing (`ONE`) and of a pool without it (`TWO`).
 const ONE: [&str; 2] = ["10.65.0.2", "fd80:65::2"];
 const TWO: [&str; 2] = ["10.66.0.2", "fd80:66::2"];
-/// Addresses of the other side: outside all pools, in the pool of the first pod, in a pool of nobody here.
+/// Addresses of the destination host: outside all pools, in the pool of the first pod, and in a pool without local
+/// pods.
 const THERE: [&str; 6] =
     ["198.51.100.1", "2001:db8::1", "10.65.9.9", "fd80:65:0:9::9", "10.67.0.1", "fd80:67::1"];
 const NODE: [&str; 2] = ["192.168.77.1", "fd77::1"];
@@ -85,13 +86,13 @@ impl World {
         assert_eq!(outcome.failures, []);
     }
 
-    /// The address by which the other side sees a datagram of a pod.
+    /// Returns the source address that the destination sees for a datagram of a pod.
     async fn seen(&self, pod: usize, to: &str) -> SocketAddr {
         let to: IpAddr = to.parse().unwrap();
         seen(&self.pods[pod], &self.there, SocketAddr::new(to, 0)).await
     }
 
-    /// What the plan means is what the kernel does, for every pod and every destination.
+    /// Asserts that the kernel translates as the plan demands, for every pod and every destination.
     async fn holds(&self) {
         for (pod, own) in [ONE, TWO].into_iter().enumerate() {
             for to in THERE {
@@ -108,7 +109,8 @@ impl World {
     }
 }
 
-/// A new socket each time: a flow keeps the address that its first packet got.
+/// Sends a datagram and returns the source that the destination sees. Uses a new socket each time: a flow keeps the
+/// address of its first packet.
 async fn seen(from: &Namespace, there: &Namespace, to: SocketAddr) -> SocketAddr {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let listener = there.open().run(move || bind_when_free(|| UdpSocket::bind(to)).unwrap()).unwrap();
@@ -135,7 +137,7 @@ async fn who_leaves_all_pools_is_seen_by_the_address_of_the_node() {
     assert_eq!(world.seen(1, THERE[0]).await.ip().to_string(), TWO[0], "a pool without natOutgoing");
     world.holds().await;
 
-    // Everything changes while it runs.
+    // Change the sets while the dataplane runs.
     let excluded = ["10.65.0.0/16", "fd80:65::/48", "198.51.100.1/32", "2001:db8::1/128"];
     world.apply(with_nat(workloads(), &["10.65.0.0/16", "fd80:65::/48"], &excluded)).await;
     world.holds().await;
@@ -221,7 +223,7 @@ async fn connections_outlive_the_daemon_and_changes_of_nat() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_reaches_itself_through_a_service() {
     let world = World::new().await;
-    // As those who translate services do it.
+    // Service NAT rules as kube-proxy writes them.
     world.node.nft(
         "table ip services {
             chain pre { type nat hook prerouting priority -100; ip daddr 10.96.0.1 udp dport 53 dnat to 10.65.0.2:5353; }

@@ -1,4 +1,5 @@
-//! A workload is as many neighbours of its host as it has addresses: it cannot fill the table that all share.
+//! A workload adds only its own addresses to the host's neighbour table: it cannot fill the table that all workloads
+//! share.
 
 use crate::namespace::{Namespace, Open, eventually, plan, pod, start, workload};
 use crate::plans::{ONE, TWO, reaches};
@@ -6,11 +7,11 @@ use crate::raw::{Link, udp_v6};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use tortie_plan::Workload;
 
-/// More than the kernel's table takes.
+/// More than the kernel's neighbour table holds.
 const FLOOD: u32 = 3000;
 const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
-/// How many neighbours the node has behind an interface.
+/// Returns how many neighbour entries the node has on an interface.
 fn neighbours(node: &Namespace, interface: &str) -> usize {
     ["-4", "-6"]
         .map(|family| node.ip(&format!("{family} neigh show nud all dev {interface}")))
@@ -37,7 +38,7 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
     ];
     let (dataplane, _reports) = start(&node).await;
     assert_eq!(dataplane.replace(plan(&workloads, &[])).await.unwrap().failures, []);
-    // As on any host there is a way to everywhere, so that the kernel answers for the workload's gateway and remembers who asked.
+    // With a default route, as on any host, the kernel answers for the workload's gateway and stores the sender.
     for command in [
         "link add uplink type veth peer name beyond",
         "link set uplink up",
@@ -46,7 +47,7 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
     ] {
         node.ip(command);
     }
-    // Any source passes the kernel's own check, as on many hosts.
+    // Disable the kernel's reverse path filter, as on many hosts.
     for interface in ["all", "cali1"] {
         node.exec(&["sysctl", "-qw", &format!("net.ipv4.conf.{interface}.rp_filter=0")]);
     }
@@ -59,9 +60,9 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
         let claimed = Ipv4Addr::from(0x0a63_0000 + number);
         link.ask(claimed, Ipv4Addr::new(169, 254, 1, 1));
         link.solicit(numbered(number), GATEWAY);
-        // Answered by "port unreachable", to an address that is nobody's.
+        // Causes a "port unreachable" reply to an unassigned address.
         link.send_ip(&udp_v6(numbered(number), GATEWAY, 9));
-        // Sent back to where it came from, to an address that is nobody's.
+        // Routed back to the workload's interface, to an unassigned address.
         link.send_ip(&udp_v6("fd80:65::2".parse().unwrap(), numbered(number), 9));
     }
     let count = neighbours(&node, "cali1");
@@ -71,7 +72,7 @@ async fn a_workload_cannot_fill_the_neighbour_tables_of_its_host() {
         node.ip("neigh show nud all")
     );
 
-    // Its own addresses, its link-local one among them, still work.
+    // The workload's own addresses, including its link-local address, still work.
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"));
     assert!(reaches(&one, &format!("{GATEWAY}%eth0")), "the host by its link-local address");
     node.ip("neigh flush all");
@@ -92,7 +93,7 @@ async fn the_host_does_not_answer_for_a_workloads_own_address() {
     assert!(listing.contains("\"cali1\" . 10.65.0.2"), "{listing}");
     assert!(reaches(&one, "10.65.0.2"));
 
-    // Taken away by hand, it comes back; it goes with the dataplane's other table.
+    // A table that is deleted by hand is restored; `remove_policy` removes it with the inet table.
     node.nft("delete table arp tortie");
     eventually("the table is back", || {
         node.try_exec(&["nft", "list", "table", "arp", "tortie"]).status.success()

@@ -1,4 +1,5 @@
-//! One datastore is one table, whatever came in which order and whenever the kernel was written to.
+//! The same datastore gives the same nf_tables table, regardless of the order of events and of the writes to the
+//! kernel.
 
 use crate::cluster::{Entry, Node};
 use crate::history::{Step, detours, generate};
@@ -44,13 +45,14 @@ async fn is_the_same_after(history: Vec<Step>, expected: &str, what: String) {
     follow(&dataplane, history).await;
     assert_eq!(table::sorted(&table::listing(&node)), table::sorted(expected), "{what}");
 
-    // Made in one go, it is the same byte for byte: the kernel lists in the order of making, and we make in order.
+    // Created in one transaction the table is identical byte for byte: the kernel lists objects in creation order,
+    // and the dataplane creates them in sorted order.
     node.nft("delete table inet tortie");
     let same = || table::exists(&node) && table::listing(&node) == expected;
     eventually(&format!("{what}: the table is made anew"), same).await;
 }
 
-/// Has the kernel follow a datastore, as the daemon does.
+/// Applies a history of datastore events to the dataplane, as the daemon does.
 async fn follow(dataplane: &Dataplane, history: Vec<Step>) {
     let mut node = Node::new();
     for step in history {

@@ -1,12 +1,12 @@
-//! Packets as bytes.
+//! Encodes test packets as bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_plan::evaluate::Packet;
 
-/// Marks our packets, so that nothing else is counted.
+/// DSCP value of test packets, so that no other traffic is counted.
 pub const DSCP: u8 = 0x15;
 
-/// A whole packet that carries a number: in the identification field, or in the flow label.
+/// Encodes a packet that carries a number in its IPv4 identification field or IPv6 flow label.
 pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
     let payload = transport(packet);
     match (packet.source, packet.destination) {
@@ -37,7 +37,7 @@ fn v6(source: Ipv6Addr, destination: Ipv6Addr, packet: &Packet, number: u16, pay
     bytes
 }
 
-/// What connection tracking takes for the beginning of something, where there is such a thing.
+/// Returns a transport header that connection tracking accepts as the start of a flow, for protocols that it tracks.
 fn transport(packet: &Packet) -> Vec<u8> {
     let ports = [packet.source_port.to_be_bytes(), packet.destination_port.to_be_bytes()].concat();
     let with_ports = |rest: &[u8]| [ports.as_slice(), rest].concat();
@@ -47,7 +47,7 @@ fn transport(packet: &Packet) -> Vec<u8> {
         Packet::UDPLITE => with_ports(&[0, 8, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0]),
         Packet::SCTP => {
             let mut rest = vec![0; 8];
-            // An INIT chunk: tag, window, streams, first number.
+            // INIT chunk: tag, window, streams, initial TSN.
             rest.extend([1, 0, 0, 20, 0, 0, 0, 9, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
             with_ports(&rest)
         }

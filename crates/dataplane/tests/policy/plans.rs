@@ -1,4 +1,4 @@
-//! Two pods on a node, and plans about them.
+//! A node with two pods, and plans for them.
 
 use crate::namespace::{self, Namespace, id, plan, pod, workload};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ pub fn workload_policy(interface: &str, with: &[&str]) -> WorkloadPolicy {
     namespace::workload_policy(&workload(interface, with))
 }
 
-/// Two pods that may do everything.
+/// Returns a plan with two pods that allow everything.
 pub fn open_plan() -> Plan {
     plan(&[("one", workload("cali1", &ONE)), ("two", workload("cali2", &TWO))], &[])
 }
 
-/// A node with both of them.
+/// Returns a node with both pods attached.
 pub async fn two_pods() -> (Namespace, Namespace, Namespace) {
     let node = Namespace::new("node");
     let one = pod(&node, "cali1", &ONE).await;
@@ -39,7 +39,7 @@ pub fn tier(name: &str, end: TierEnd, ingress: &[&str], egress: &[&str]) -> Tier
     Tier { name: name.into(), end, ingress: ids(ingress), egress: ids(egress) }
 }
 
-/// Pod two is guarded by these policies, in one tier that ends in denial.
+/// Puts pod two behind these policies, in one tier whose default action is Deny.
 pub fn guarded(mut plan: Plan, policies: &[(&str, Policy)]) -> Plan {
     let names: Vec<&str> = policies.iter().map(|(name, _)| *name).collect();
     for (name, policy) in policies {
@@ -57,7 +57,7 @@ pub fn udp(action: Action, port: u16) -> Rule {
     rule
 }
 
-/// What a policy is replaced by.
+/// Returns an update that replaces a policy.
 pub fn change(name: &str, policy: Policy) -> Update {
     Update::Policy(policy_id(name), Some(Arc::new(policy)))
 }

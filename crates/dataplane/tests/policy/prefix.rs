@@ -1,4 +1,4 @@
-//! A workload is known by its endpoint, not by how its interface is called.
+//! Workload interfaces are identified by their endpoint, not by the prefix of their name.
 
 use crate::namespace::{Namespace, Open, eventually, id, node_pair, plan, pod, workload};
 use crate::plans::{ONE, TWO, guarded, ingress, reaches};
@@ -23,7 +23,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     assert!(reaches(&one, "10.65.0.3") && reaches(&two, "fd80:65::2"), "both are allowed everything");
     assert_eq!(node.sysctl("net/ipv4/conf/tap1/proxy_arp"), "1");
 
-    // Sources that are not its own.
+    // Source addresses that the workload does not have are dropped.
     node.ip("addr add 192.0.2.1/32 dev lo");
     node.exec(&["sysctl", "-qw", "net.ipv4.conf.tap1.rp_filter=0"]);
     let socket = node.open().run(|| bind_when_free(|| UdpSocket::bind("0.0.0.0:5000")).unwrap()).unwrap();
@@ -42,7 +42,7 @@ async fn an_interface_that_no_prefix_covers_is_policed_like_the_others() {
     assert!(reaches(&two, "10.65.0.2"));
 }
 
-/// A stored endpoint that names a link of the host changes nothing there, and is reported until it names another.
+/// An endpoint that names an interface of the host changes nothing on it and is reported until it names another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_on_links_of_the_host_are_refused() {
     let (node, there) = node_pair();
@@ -80,7 +80,7 @@ async fn endpoints_on_links_of_the_host_are_refused() {
     let routes = node.exec(&["ip", "-o", "route"]);
     assert!(!routes.contains("10.65.0.8") && !routes.contains("10.65.0.9"), "{routes}");
 
-    // A link that nobody uses is taken; when the host begins to use it, it is given back.
+    // An unused interface is accepted as a workload's; when the host starts to use it, it is released.
     let workloads = [("one", workload("cali1", &ONE)), ("uplink", workload("spare", &["10.65.0.8"]))];
     let outcome = dataplane.replace(plan(&workloads, &[])).await.unwrap();
     assert!(!outcome.failures.iter().any(|failure| failure.concerns(&id("uplink"))), "{outcome:?}");
