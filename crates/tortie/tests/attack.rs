@@ -1,6 +1,6 @@
-//! Clients that take all they can, one kind after another in random order, while an honest client goes on. It prints what
-//! the honest client saw and how much memory the store took, and fails beyond 300 MB; in `make soak`, on a machine of its own
-//! and for as long as TORTIE_ATTACK_SECONDS says, also beyond a p99 of 50 ms.
+//! Abusive clients of several kinds, in random order, while an honest client continues. Prints the honest client's
+//! latency and the memory of the store, and fails above 300 MB; in `make soak`, on a dedicated machine and for
+//! TORTIE_ATTACK_SECONDS, also above a p99 of 50 ms.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -60,7 +60,7 @@ fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// As many puts and deletes as fit in a request.
+/// Returns as many puts and deletes as fit in a request.
 fn many_writes() -> TxnRequest {
     let ops = |kind: char| {
         let groups = (0..60).map(|group| {
@@ -78,7 +78,7 @@ fn many_writes() -> TxnRequest {
         });
         op(Request::RequestTxn(TxnRequest { success: groups.collect(), ..Default::default() }))
     };
-    // Never carried out: only checked.
+    // Never executed, only checked.
     let never = Compare {
         key: "never".into(),
         target_union: Some(compare::TargetUnion::Version(7)),
@@ -105,7 +105,7 @@ async fn run(attack: Attack, url: String) {
             drop(responses);
         }
         Attack::UnreadLists => loop {
-            // Asked for, and not read beyond what the connection takes by itself.
+            // Requested, but not read beyond what the connection buffers.
             let mut kv = KvClient::new(connect(&url).await).max_decoding_message_size(usize::MAX);
             let _ = tokio::time::timeout(Duration::from_millis(300), kv.range(everything())).await;
         },
@@ -160,7 +160,7 @@ async fn run(attack: Attack, url: String) {
     }
 }
 
-/// Announces a put, sends a part of it and waits; once it is given up, it begins again.
+/// Announces a put, sends a part of it and waits; repeats this when the server closes the request.
 async fn half_sent(mut channel: Channel, part: Bytes) {
     loop {
         let request = http::Request::builder()
@@ -175,8 +175,8 @@ async fn half_sent(mut channel: Channel, part: Bytes) {
     }
 }
 
-/// Where the attackers run: apart from the honest client, which would otherwise wait for them in its own process, and with the
-/// lowest priority, because they would have machines of their own.
+/// Returns the runtime of the attackers: separate from the honest client, which would otherwise wait for them in its
+/// own process, and with the lowest priority, because real attackers would use other machines.
 fn attackers_place() -> Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

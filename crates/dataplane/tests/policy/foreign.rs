@@ -170,7 +170,7 @@ async fn services_are_asked_before_what_is_allowed_passes() {
         lines[1].ends_with("-j KUBE-FORWARD") && is_ours(lines[2]) && lines[3] == "-A FORWARD -j DROP",
         "{listing}"
     );
-    // iptables-save and iptables-restore lose the rule's owner; exactly one rule of ours remains.
+    // After iptables-save and iptables-restore, which know nothing of our rule, there is still exactly one.
     let saved = node.exec("iptables-nft-save");
     let restored = tortie_testkit::output(&mut node.command("iptables-nft-restore"), &saved);
     assert!(restored.status.success());

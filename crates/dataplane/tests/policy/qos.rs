@@ -1,4 +1,5 @@
-//! Limits of workloads and floating addresses with real packets: how much passes, how it is marked, and who answers where.
+//! QoS limits and floating IPs of workloads with real packets: rates, DSCP marks, and where connections to floating
+//! addresses end.
 
 use crate::namespace::{Namespace, Open, eventually, id, node_pair, plan, pod, workload};
 use crate::world::updates;
@@ -18,7 +19,7 @@ const NODE: [&str; 2] = ["192.168.77.1", "fd77::1"];
 const THERE: [&str; 2] = ["192.168.77.2", "fd77::2"];
 const FLOATING: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
 
-/// What the kernel has counted at one.
+/// Counters of a token bucket qdisc.
 struct Bucket {
     bytes: u64,
     overlimits: u64,
@@ -79,7 +80,7 @@ impl World {
         self.node.exec(&["tc", "qdisc", "show"])
     }
 
-    /// The device for what the pod sends.
+    /// Returns the name of the IFB device that shapes the pod's egress traffic.
     fn ifb(&self) -> String {
         let device = self.node.exec(&["ip", "-o", "link", "show", "type", "ifb"]);
         device.split_whitespace().nth(1).unwrap_or_default().trim_end_matches(':').to_owned()
@@ -94,13 +95,13 @@ impl World {
     }
 }
 
-/// How many of so many datagrams at once arrive.
+/// Sends `count` datagrams in one burst and returns how many arrive.
 async fn arrived(from: &Namespace, to: &Namespace, address: &str, count: usize) -> usize {
     let receiver = bind(to, address);
     let sender = bind(from, if address.contains(':') { "::" } else { "0.0.0.0" });
     let target = receiver.local_addr().unwrap();
     receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    // The first makes neighbours known to each other, and is asked for until it came.
+    // The first datagram resolves the neighbours; repeat it until it arrives.
     eventually("a datagram arrives", || {
         let _ = sender.send_to(b"first", target);
         receiver.recv_from(&mut [0; 64]).is_ok()
@@ -159,7 +160,7 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
         let listener = listen(&world.pod, address);
         let to = listener.local_addr().unwrap();
         let mut open: Vec<TcpStream> = Vec::new();
-        // Those of the other family may be closing still.
+        // Connections of the other family may still be closing.
         eventually("three connections are there", || {
             open.extend(connect(&world.there, to));
             open.len() == 3
@@ -168,7 +169,7 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
         let accepted: Vec<_> = open.iter().map(|_| listener.accept().unwrap()).collect();
         assert!(connect(&world.there, to).is_err(), "a fourth connection\n{}", world.table());
 
-        // Another rule before it in the chain: the chain is written anew, the count is not.
+        // Changing the packet rate rewrites the chain; the connection count must survive.
         let mut changed = qos;
         changed.ingress.packets = Some(PacketRate { per_second: 10_000, burst: 10_000 });
         world.apply(limited(changed)).await;
@@ -184,7 +185,7 @@ async fn connections_beyond_the_limit_are_reset_and_the_count_outlives_changes_o
     );
 }
 
-/// A bucket of 100 kB: who sends 300 kB at once has to wait for it, and the kernel counts that.
+/// The bucket holds 100 kB: a transfer of 300 kB at once exceeds it, and the kernel counts the overlimits.
 #[tokio::test(flavor = "multi_thread")]
 async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     const AMOUNT: usize = 300_000;
@@ -217,7 +218,7 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     transfer(&world.pod, &world.there, THERE[1], AMOUNT);
     assert!(world.bucket(&device).overlimits > before.overlimits, "{}", world.qdiscs());
 
-    // After a restart they are what they were: the counters go on.
+    // After a restart the same qdiscs are in place: their counters continue.
     let before = world.bucket(&device);
     let World { node, there, pod, other, plan, dataplane } = world;
     dataplane.stop().await;
@@ -232,7 +233,7 @@ async fn bandwidth_is_limited_either_way_and_what_others_undo_comes_back() {
     transfer(&world.pod, &world.there, THERE[0], AMOUNT);
 }
 
-/// Until the other side has everything.
+/// Transfers `amount` bytes and waits until the receiver has them all.
 fn transfer(from: &Namespace, to: &Namespace, address: &str, amount: usize) {
     let listener = listen(to, address);
     let mut sender = connect(from, listener.local_addr().unwrap()).unwrap();
@@ -256,7 +257,7 @@ async fn what_leaves_the_cluster_carries_the_code_point_and_nothing_else_does() 
     }
 }
 
-/// Which code point datagrams carry when they arrive: none, or the one of expedited forwarding.
+/// Returns the DSCP that datagrams carry on arrival: 0, or 46 (expedited forwarding).
 async fn seen(from: &Namespace, to: &Namespace, address: &str) -> u8 {
     let receiver = bind(to, address);
     receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -314,7 +315,7 @@ async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
         drop(caller);
         let route = world.node.exec(&["ip", "-o", "route", "get", external]);
         assert!(route.contains("cali1"), "{route} {node}");
-        // What the node itself sends is not translated: a pod must not take the node's own connections over.
+        // The node's own traffic is not translated: a pod must not be able to take over connections of the node.
         let own = world.node.open().run(move || TcpStream::connect_timeout(&to, Duration::from_secs(1)));
         assert!(own.unwrap().is_err(), "the host\n{}", world.table());
     }
@@ -336,7 +337,8 @@ async fn a_floating_address_leads_to_its_workload_and_goes_with_it() {
     assert!(world.plan.workloads.contains_key(&id("one")));
 }
 
-/// A version before this one translated what the host sends: a pod had named the address of a server that the host needs.
+/// An earlier version translated the host's traffic too, so that a pod could claim the address of a server that the
+/// host uses.
 #[tokio::test(flavor = "multi_thread")]
 async fn leftover_translation_of_host_traffic_is_removed() {
     let (node, there) = node_pair();

@@ -1,4 +1,4 @@
-//! Packets as an attacker inside a pod makes them: whole frames, from any address.
+//! Raw frames with arbitrary source addresses, as an attacker inside a pod can send them.
 
 use crate::namespace::{Namespace, Open};
 use nix::ifaddrs::getifaddrs;
@@ -39,17 +39,17 @@ impl Link {
 
     fn send(&self, to: [u8; 6], kind: u16, payload: &[u8]) {
         let frame = [&to[..], &self.mac, &kind.to_be_bytes(), payload].concat();
-        // A full queue is no failure of the test.
+        // A full send queue is not a test failure.
         let _ = send(self.socket.as_raw_fd(), &frame, MsgFlags::empty());
     }
 
-    /// An IP packet to the host.
+    /// Sends an IP packet to the host.
     pub fn send_ip(&self, packet: &[u8]) {
         let kind = if packet[0] >> 4 == 4 { IPV4 } else { IPV6 };
         self.send(HOST_MAC, kind, packet);
     }
 
-    /// Asks who has an address, claiming another.
+    /// Sends an ARP request with the given sender address.
     pub fn ask(&self, sender: Ipv4Addr, target: Ipv4Addr) {
         let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
         packet.extend(self.mac);
@@ -59,7 +59,8 @@ impl Link {
         self.send(BROADCAST, ARP, &packet);
     }
 
-    /// A neighbour solicitation for an address of the host, from any address, with the sender's MAC in it.
+    /// Sends a neighbour solicitation for an address of the host, from any source address, with the sender's MAC as
+    /// option.
     pub fn solicit(&self, source: Ipv6Addr, target: Ipv6Addr) {
         let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
         message.extend(target.octets());
@@ -73,7 +74,7 @@ pub fn udp_v4(source: Ipv4Addr, destination: Ipv4Addr, port: u16) -> Vec<u8> {
     v4(source, destination, 17, &udp(port))
 }
 
-/// A packet of any protocol.
+/// Builds an IPv4 packet of any protocol.
 pub fn v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
     let length = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
@@ -98,7 +99,7 @@ fn udp(port: u16) -> Vec<u8> {
     payload
 }
 
-/// With the checksum over the pseudo header, where UDP and ICMPv6 have it.
+/// Builds an IPv6 packet with the pseudo-header checksum at the offset that UDP or ICMPv6 uses.
 fn v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, hops: u8, mut payload: Vec<u8>) -> Vec<u8> {
     let at = if protocol == 17 { 6 } else { 2 };
     let length = u16::try_from(payload.len()).unwrap();

@@ -1,4 +1,4 @@
-//! One object that the kernel does not take closes what it is about, and nothing else.
+//! A policy object that the kernel rejects closes the endpoints that use it, and nothing else.
 
 use crate::namespace::{id, start};
 use crate::plans::{change, guarded, ingress, open_plan, policy_id, reaches, two_pods};
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tortie_dataplane::{KernelObject, Report, Reports};
 use tortie_plan::{Action, Rule, Set, SetId, SetKind, Update};
 
-/// More conditions than a rule of the kernel can have.
+/// Returns a rule with more conditions than the kernel accepts in one rule.
 fn too_much() -> Rule {
     let mut rule = Rule::new(Action::Deny);
     rule.source.not_sets = (0..200).map(|number| SetId::new(&format!("s:{number}"))).collect();
     rule
 }
 
-/// The next report of so many objects that are refused.
+/// Waits for a report of `count` rejected objects and returns them.
 async fn refused(reports: &mut Reports, count: usize) -> Vec<String> {
     let next = async {
         loop {
@@ -40,7 +40,7 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     dataplane.replace(plan.clone()).await.unwrap();
     assert!(reaches(&one, "10.65.0.3"));
 
-    // Together with something that must not suffer from it.
+    // Apply it together with a valid policy, which must not be affected.
     let good = ingress(vec![Rule::new(Action::Allow)]);
     let updates =
         vec![change("big", ingress(vec![too_much(), Rule::new(Action::Allow)])), change("good", good)];
@@ -54,14 +54,14 @@ async fn a_policy_the_kernel_refuses_closes_its_endpoints_and_is_named() {
     assert!(reaches(&two, "10.65.0.2"), "others are not concerned");
     assert!(node.exec(&["nft", "list", "table", "inet", "tortie"]).contains("chain in-gnp/good"));
 
-    // Mended, it works.
+    // A corrected policy works again.
     let outcome =
         dataplane.apply(vec![change("big", ingress(vec![Rule::new(Action::Allow)]))]).await.unwrap();
     assert_eq!(outcome.failures, []);
     assert_eq!(refused(&mut reports, 0).await, [""; 0]);
     assert!(reaches(&one, "10.65.0.3"));
 
-    // Taken away, nothing is left of it.
+    // Removing the policy leaves nothing behind.
     let mut policy = plan.workload_policies[&id("two")].clone();
     policy.tiers.clear();
     let updates =

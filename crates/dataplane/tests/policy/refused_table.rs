@@ -1,4 +1,5 @@
-//! The kernel refuses the whole table: nothing is blamed for it, it is reported everywhere, and the first success heals it.
+//! The kernel rejects the whole table: no single object is blamed, the failure concerns every workload, and the first
+//! successful write clears it.
 
 use crate::namespace::{id, start};
 use crate::plans::{open_plan, reaches, two_pods};

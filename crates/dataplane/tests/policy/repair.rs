@@ -1,4 +1,4 @@
-//! What is done to the table by hand is undone; what is not ours is left alone.
+//! Manual changes to our table are undone; other tables are left alone.
 
 use crate::namespace::{eventually, start};
 use crate::plans::{change, guarded, ingress, open_plan, reaches, two_pods, udp};
@@ -45,7 +45,7 @@ async fn whatever_is_done_to_the_table_is_undone() {
         node.nft(deed);
         eventually(deed, || table::exists(&node) && table::contents(&node) == wanted).await;
     }
-    // Dormant or not, it works again.
+    // The table was also set dormant: policy is enforced again.
     assert!(!reaches(&one, "10.65.0.3"));
     assert_eq!(table::of(&node, "foreign"), foreign);
 }
@@ -59,7 +59,7 @@ async fn what_we_do_ourselves_is_no_reason_to_look_again() {
         let policy = ingress(vec![udp(Action::Allow, port)]);
         assert_eq!(dataplane.apply(vec![change("policy", policy)]).await.unwrap().failures, []);
     }
-    // Where somebody else's change is heard of, ours would have been too.
+    // The dataplane is notified of this foreign change, so it would also have been notified of its own changes.
     node.nft("add chain inet tortie mine");
     let mut last = PolicyStats::default();
     while last.reads < 2 {

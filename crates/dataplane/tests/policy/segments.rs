@@ -1,4 +1,4 @@
-//! Segments fit the way where the settings ask for it, however large the interface of the workload is.
+//! TCP MSS clamping to the route's MTU when it is configured, and ICMP "packet too big" for packets to a workload.
 
 use crate::namespace::{Namespace, Open, eventually, node_pair, plan, pod, request, workload};
 use crate::plans::ONE;
@@ -8,7 +8,7 @@ use tortie_dataplane::{Dataplane, pod as attachment};
 use tortie_plan::Settings;
 use tortie_testkit::bind_when_free;
 
-/// How large the segments are that the other side may send on a new connection.
+/// Returns the maximum segment size that the server may send on a new connection.
 fn segment(pod: &Namespace, there: &Namespace, address: &str) -> u32 {
     let bind = address.to_owned();
     let listener = there.open().run(move || bind_when_free(|| TcpListener::bind(&bind)).unwrap()).unwrap();
@@ -30,7 +30,7 @@ async fn segments_are_no_larger_than_the_route_if_the_settings_say_so() {
     node.ip("route add 2001:db8::1/128 via fd77::2 mtu 1300");
     let (dataplane, _reports) = Dataplane::start(node.open(), Settings::default()).await.unwrap();
     dataplane.replace(plan(&[("one", workload("cali1", &ONE))], &[])).await.unwrap();
-    // Headers and the option of time stamps.
+    // IP and TCP headers plus the 12-byte timestamp option.
     let fits = |header: u32| 1300 - header - 12;
     for address in ["198.51.100.1:0", "[2001:db8::1]:0"] {
         assert!(segment(&pod, &there, address) > fits(40), "nobody interferes unless asked to: {address}");
@@ -59,7 +59,7 @@ async fn the_outside_is_told_how_large_packets_to_a_workload_may_be() {
             there.try_exec(&["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", &size, address])
         };
         eventually("what fits arrives", || ping(1400 - header).status.success()).await;
-        // The first is answered by the node, the next is not sent any more.
+        // The node answers the first packet with "packet too big"; later ones are rejected locally.
         eventually("what does not fit is told of", || {
             let output = ping(1401 - header);
             let said = [output.stdout, output.stderr].concat();

@@ -1,11 +1,11 @@
-//! Makes a plan on which kernel and evaluator differ as small as it gets.
+//! Shrinks a plan on which the kernel and the evaluator differ to a minimal one.
 
 use crate::world::{Sent, World};
 use std::sync::Arc;
 use std::time::Duration;
 use tortie_plan::{Plan, Policy, Rule, Side};
 
-/// How many plans are tried.
+/// Maximum number of plans to try.
 const TRIES: usize = 400;
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -28,7 +28,7 @@ pub async fn shrink(world: &mut World, mut plan: Plan, sent: &Sent) -> Plan {
             None => break,
         }
     }
-    // Leaves the kernel with what is shown.
+    // Leave the kernel with the plan that is printed.
     world.apply(&plan, true).await;
     plan
 }
@@ -39,7 +39,7 @@ async fn differs(world: &mut World, plan: &Plan, sent: &Sent) -> bool {
     world.send(std::slice::from_ref(sent), &[expected], PATIENCE).await != [expected]
 }
 
-/// Plans with a bit less in them; the big bits first.
+/// Returns plans with one part removed each; large parts first.
 fn candidates(plan: &Plan) -> Vec<Plan> {
     let mut found = Vec::new();
     let mut with = |change: &dyn Fn(&mut Plan)| {

@@ -1,4 +1,4 @@
-//! Much of everything: sets, ranges, rules.
+//! Large sets, nested nets and long policies.
 
 use crate::namespace::start;
 use crate::plans::{guarded, ingress, open_plan, reaches, two_pods, udp};
@@ -11,7 +11,7 @@ fn net(text: &str) -> Member {
     Member::Net(text.parse().unwrap())
 }
 
-/// Pings from members of the set are denied, everything else is allowed.
+/// Returns a plan in which pod two denies members of the set and allows everything else.
 fn denying(members: BTreeSet<Member>) -> Plan {
     let mut deny = Rule::new(Action::Deny);
     deny.source.sets = vec![SetId::new("s:bad")];
@@ -29,7 +29,7 @@ fn members(added: &[&str], removed: &[&str]) -> Vec<Update> {
 async fn a_hundred_thousand_addresses_and_ten_thousand_nets_in_one_set() {
     let (node, one, _two) = two_pods().await;
     let addresses = (0..100_000u32).map(|number| format!("{}/32", Ipv4Addr::from(0x0a80_0000 + number)));
-    // Every second /24, so that they do not become one.
+    // Every second /24, so that adjacent nets are not merged.
     let nets = (0..10_000u32).map(|number| format!("{}/24", Ipv4Addr::from(0x6400_0000 + number * 512)));
     let all = addresses.chain(nets).map(|text| net(&text)).collect();
     let (dataplane, _reports) = start(&node).await;
@@ -49,7 +49,7 @@ async fn nets_that_contain_each_other_come_and_go_one_by_one() {
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(denying(BTreeSet::new())).await.unwrap();
     assert!(reaches(&one, "10.65.0.3"));
-    // Each step: what comes, what goes, and whether the pod is in the set then, by family.
+    // Each step: nets added, nets removed, and whether the pod is then in the set, for IPv4 and IPv6.
     let steps: [(&[&str], &[&str], bool, bool); 9] = [
         (&["10.65.0.0/24", "10.0.0.0/8"], &[], true, false),
         (&[], &["10.0.0.0/8"], true, false),

@@ -1,4 +1,5 @@
-//! Sources follow the routes: what is routed to a workload, by whomever, is no forgery when it comes from there.
+//! Allowed source addresses follow the routes: an address that any program routes to a workload is a valid source
+//! there.
 
 use crate::namespace::{Namespace, Open, eventually};
 use crate::plans::{ONE, TWO, open_plan, two_pods};
@@ -15,7 +16,7 @@ async fn what_is_routed_to_a_workload_is_its_own() {
     let settings = Settings { remove_external_routes: false, ..Settings::default() };
     let (dataplane, _reports) = Dataplane::start(node.open(), settings).await.unwrap();
     dataplane.replace(open_plan()).await.unwrap();
-    // Through an address of the workload, as a router behind it would be reached.
+    // Route through an address of the workload, as to a router behind it.
     for (net, own, at) in [("10.99.0.0/24", "10.99.0.7", 0), ("fd99::/64", "fd99::7", 1)] {
         let route = |verb: &str, via: &str, device: &str| {
             node.ip(&["route", verb, net, "via", via, "dev", device, "onlink", "proto", "static"]);
@@ -24,7 +25,7 @@ async fn what_is_routed_to_a_workload_is_its_own() {
         assert!(!reaches_as(&one, own, TWO[at]), "{own} is not its own");
         route("add", ONE[at], "cali1");
         eventually(&format!("{own} is routed to it"), || reaches_as(&one, own, TWO[at])).await;
-        // The route leads to another: it is that one's.
+        // When the route points to another workload, the source is valid only there.
         route("replace", TWO[at], "cali2");
         eventually(&format!("{own} is another's"), || !reaches_as(&one, own, TWO[at])).await;
     }

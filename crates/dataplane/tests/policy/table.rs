@@ -1,4 +1,5 @@
-//! The table as nft shows it, without what depends on its history: handles, counters, the order of chains and elements.
+//! The nf_tables table as nft lists it, without parts that depend on its history: handles, counters, the order of
+//! chains and elements.
 
 use crate::namespace::Namespace;
 use serde_json::Value;
@@ -8,13 +9,12 @@ pub fn exists(node: &Namespace) -> bool {
     node.try_exec(&["nft", "list", "table", "inet", "tortie"]).status.success()
 }
 
-/// What `nft list table` says, byte for byte.
+/// Returns the output of `nft list table` without counters.
 pub fn listing(node: &Namespace) -> String {
     node.exec(&["nft", "-s", "list", "table", "inet", "tortie"])
 }
 
-/// The same with its chains and sets in the order of their names: the kernel lists them in the order in which they were
-/// made, which means nothing.
+/// Sorts the chains and sets of a listing by name: the kernel lists them in creation order.
 pub fn sorted(listing: &str) -> String {
     let mut blocks: Vec<String> = Vec::new();
     for line in listing.lines() {
@@ -30,7 +30,7 @@ pub fn sorted(listing: &str) -> String {
     blocks.join("\n")
 }
 
-/// Chains with their rules, sets with their elements.
+/// Returns chains with their rules and sets with their elements.
 pub fn contents(node: &Namespace) -> BTreeMap<String, Vec<String>> {
     of(node, "tortie")
 }

@@ -1,4 +1,4 @@
-//! What comes and goes is in both of our tables, and both change at the same moment.
+//! The inet and arp tables change in the same transaction when an endpoint is added or removed.
 
 use crate::namespace::{Namespace, id, start, workload};
 use crate::plans::{TWO, open_plan, reaches, two_pods, workload_policy};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 use tortie_plan::Update;
 
-/// `nft monitor`, which says what each transaction has changed.
+/// A running `nft monitor`, which prints the changes of each transaction.
 struct Monitor<'a> {
     node: &'a Namespace,
     process: Child,
@@ -22,7 +22,7 @@ impl Monitor<'_> {
     fn start(node: &Namespace) -> Monitor<'_> {
         let mut process = node.command("nft").arg("monitor").stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        // It says nothing when it begins to listen: this is seen once it does.
+        // nft prints nothing when it starts to listen; repeat a change until it appears.
         let stop = AtomicBool::new(false);
         let mut monitor = Monitor { node, process, lines, marks: 0 };
         thread::scope(|scope| {
@@ -39,7 +39,7 @@ impl Monitor<'_> {
         monitor
     }
 
-    /// What was changed since the last time, transaction by transaction: the tables.
+    /// Returns the tables changed by each transaction since the last call.
     fn transactions(&mut self) -> Vec<Vec<&'static str>> {
         self.marks += 1;
         let mark = format!("mark{}", self.marks);
@@ -50,7 +50,7 @@ impl Monitor<'_> {
             if line.contains(&mark) {
                 return transactions;
             }
-            // Ours, and not the marks.
+            // Count only transactions on our tables, not the marks.
             if line.starts_with("# new generation") && !tables.is_empty() {
                 transactions.push(std::mem::take(&mut tables));
             }

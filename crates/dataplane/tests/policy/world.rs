@@ -1,5 +1,6 @@
-//! A node with three pods and the world outside. Our packets are counted when they enter the node, and noted where they
-//! would leave it or arrive at the host: what a table of ours behind everything sees of them was allowed.
+//! A node with three pods and an outside host. A probe table counts test packets when they enter the node, and
+//! records and drops them after all other chains where they would leave it or reach the host: a recorded packet was
+//! allowed.
 
 use crate::namespace::{Namespace, Open, eventually, id, node_pair, request};
 use crate::packets::{self, DSCP};
@@ -30,14 +31,15 @@ pub enum At {
 pub struct Sent {
     pub from: At,
     pub to: At,
-    /// As it is when its destination has been rewritten.
+    /// The packet after its destination has been rewritten.
     pub packet: Packet,
     pub connection: Connection,
-    /// Where it is sent, if that is rewritten.
+    /// Destination that the packet is sent to, if NAT rewrites it.
     pub original: Option<(IpAddr, u16)>,
 }
 
-/// What the node rewrites, both families: who sends it, to what address and port, where it ends up then.
+/// DNAT rules of the node, both families: sender, address and port that it sends to, then receiver, address and port
+/// after NAT.
 pub const REWRITTEN: [(At, &str, u16, At, &str, u16); 4] = [
     (At::Outside, "192.168.77.1", 31080, At::Pod(0), "10.65.0.1", 8080),
     (At::Outside, "fd77::1", 31080, At::Pod(0), "fd65:0::1", 8080),
@@ -49,7 +51,7 @@ pub fn interface(pod: usize) -> String {
     format!("cali{pod}")
 }
 
-/// What a place is addressed by.
+/// Returns the addresses of a location.
 pub fn addresses(at: At) -> Vec<IpAddr> {
     let texts: Vec<String> = match at {
         At::Pod(pod) => {
@@ -64,7 +66,7 @@ pub fn addresses(at: At) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// Sockets that send whole packets, from inside a namespace.
+/// Raw sockets of a namespace, for sending complete packets.
 pub struct Sockets {
     v4: OwnedFd,
     v6: OwnedFd,
@@ -119,13 +121,13 @@ impl World {
             others.push(pod);
         }
         node.nft(&probe());
-        // Broken checksums are no concern of this test.
+        // The test packets have no valid checksums.
         node.exec(&["sysctl", "-qw", "net.netfilter.nf_conntrack_checksum=0"]);
         let plan = Plan::default();
         World { node, _others: others, sockets, settings: Settings::default(), dataplane: None, plan }
     }
 
-    /// A new daemon with other settings. The table stays.
+    /// Restarts the daemon with other settings; the table stays.
     pub async fn restart(&mut self, settings: Settings) {
         let old = self.dataplane.take();
         let first = old.is_none();
@@ -143,7 +145,7 @@ impl World {
         }
     }
 
-    /// What the addresses of gateways lead to is known once and for all.
+    /// Adds permanent neighbour entries for the gateways.
     fn settle_neighbours(&self) {
         for other in &self._others {
             for gateway in ["169.254.1.1", "fe80::ecee:eeff:feee:eeee"] {
@@ -167,7 +169,7 @@ impl World {
             dataplane.replace(plan.clone()).await.unwrap();
         } else {
             let mut outcome = dataplane.apply(updates(&self.plan, &plan)).await.unwrap();
-            // Not every kernel has IPIP or WireGuard; what is asked of their packets is the same.
+            // Not every kernel has IPIP or WireGuard; policy for their packets is the same.
             let missing = ["interface tunl0", "interface wireguard.cali", "interface wg-v6.cali"];
             outcome.failures.retain(|failure| !missing.contains(&failure.object.to_string().as_str()));
             assert_eq!(outcome.failures, [], "the kernel refused something");
@@ -175,7 +177,7 @@ impl World {
         self.plan = plan;
     }
 
-    /// The history of a table does not show: one that is made in one go is like it.
+    /// Asserts that a table created in one transaction equals the current one.
     pub async fn is_the_same_when_made_anew(&self) {
         if self.dataplane.is_none() {
             return;
@@ -211,7 +213,7 @@ impl World {
         node.judge(&sent.packet, &way, None).allowed
     }
 
-    /// Sends them all; says which got through. Waits longer for those that should.
+    /// Sends the packets and returns which got through. Waits up to `patience` for those that are expected.
     pub async fn send(&mut self, packets: &[Sent], expected: &[bool], patience: Duration) -> Vec<bool> {
         self.node.nft(
             "flush set inet probe arrived4; flush set inet probe arrived6; reset counters table inet probe",
@@ -245,7 +247,7 @@ impl World {
             (packet.destination, packet.destination_port) = (address, port);
         }
         match self.sockets[&sent.from].send(&packet, &packets::bytes(&packet, number)) {
-            // The host gets an error at once for what it may not send.
+            // A send of the host that policy drops fails immediately with EPERM.
             Ok(_) | Err(Errno::EPERM) => {}
             Err(error) => panic!("{sent:?}: {error}"),
         }
@@ -275,7 +277,7 @@ impl World {
     }
 }
 
-/// Never 0: the kernel would choose another.
+/// Returns the number of a packet; never 0, for which the kernel would choose another IP identification.
 fn number(index: usize) -> u16 {
     u16::try_from(index + 1).unwrap()
 }
@@ -287,7 +289,7 @@ fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
                 interface: interface(number),
                 mac: None,
                 addresses: addresses(At::Pod(number)),
-                // The kernel's own check of sources is left out: ours is what is tested.
+                // Disable the kernel's reverse path filter, so that our own source check is tested.
                 may_spoof: true,
                 ..Workload::default()
             };
@@ -296,7 +298,7 @@ fn workloads() -> BTreeMap<tortie_plan::WorkloadId, Workload> {
         .collect()
 }
 
-/// The changes between two plans, in the order in which they come from `compute`: removals come first.
+/// Returns the updates between two plans in the order in which `compute` sends them: removals first.
 pub fn updates(old: &Plan, new: &Plan) -> Vec<Update> {
     let mut updates = Vec::new();
     for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
@@ -350,7 +352,8 @@ pub fn raw(namespace: &Namespace) -> Sockets {
     Sockets { v4, v6 }
 }
 
-/// Before everything it counts, behind everything it notes and throws away: nobody answers, no connection comes to be.
+/// Renders the probe table: it counts packets before all other chains, and records and drops them after all others,
+/// so that no packet is answered and no connection is established.
 fn probe() -> String {
     let mine = |action: &str| format!("ip dscp {DSCP} {action}; ip6 dscp {DSCP} {action};");
     let (count, note) = (mine("counter name entered"), mine("goto note"));

@@ -1,4 +1,4 @@
-//! Watchers that do not read, while far more happens than anybody would keep for them.
+//! Watch clients that do not read while more events happen than the server may buffer.
 
 use crate::world::{Storage, World};
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ use tortie_testkit::eventually;
 
 const SETS: &str = "/apis/projectcalico.org/v3/globalnetworksets";
 const WATCHERS: usize = 10;
-/// What each of them is behind in the end: so many changes of so many bytes, 250 MB for all together.
+/// Number of changes that each watcher misses; with `CHANGE` bytes each, 250 MB for all watchers together.
 const CHANGES: usize = 100;
 const CHANGE: usize = 240 << 10;
 const MOST: usize = 100 << 20;
 
-/// curl, whose output nobody reads.
+/// A curl process whose output is not read.
 struct Stuck(Child);
 
 impl Stuck {
@@ -23,7 +23,7 @@ impl Stuck {
         Stuck(command.spawn().unwrap())
     }
 
-    /// Reads what there is for it, to its end. An event may be cut off.
+    /// Reads all buffered events until the connection ends; `None` is a truncated event.
     fn events(&mut self) -> Vec<Option<Value>> {
         let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
         lines.map_while(Result::ok).map(|line| serde_json::from_str(&line).ok()).collect()
@@ -37,7 +37,7 @@ impl Drop for Stuck {
     }
 }
 
-/// The most memory that a process has ever had, in bytes.
+/// Returns the peak resident memory of a process in bytes.
 fn peak(pid: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -50,8 +50,8 @@ fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
     let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "large"},
         "spec": {"nets": ["192.0.2.0/24"]}});
     world.server.create(SETS, &set);
-    // From a list of what the server has in memory: changes before its first snapshot, of whatever kind, are not remembered there, so that
-    // a watch from the version of the object itself may be too old.
+    // Take the version from a list of the watch cache: changes before the server's first snapshot are not in it, so
+    // that a watch from the object's own version could be too old.
     let listed = world.server.must("GET", &format!("{SETS}?resourceVersion=0"), None);
     let version = listed["metadata"]["resourceVersion"].as_str().unwrap();
     let query = format!("{SETS}?watch=1&resourceVersion={version}");
@@ -78,7 +78,7 @@ fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
     }
     let grown = peak(world.ours.id()) - before;
     assert!(grown < MOST, "{grown} bytes more for {WATCHERS} watchers that do not read");
-    // Whoever reads again is told that his place is forgotten, unless he was silent for so long that his connection was closed.
+    // A watcher that reads again receives 410 Gone, unless the server has already closed its idle connection.
     for watcher in &mut stuck {
         let events = watcher.events();
         assert!(events.len() < CHANGES, "{} events were kept", events.len());

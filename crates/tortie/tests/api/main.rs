@@ -1,5 +1,5 @@
-//! `tortie apiserver` as a program, run with the account and the registration that `deploy/apiserver` has, behind a real kube-apiserver;
-//! real kubectl and real calicoctl ask.
+//! `tortie apiserver` as a process behind a real kube-apiserver, with the service account and the APIService of
+//! `deploy/apiserver`; the clients are the real kubectl and calicoctl.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod backlog;

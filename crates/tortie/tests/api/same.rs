@@ -1,4 +1,4 @@
-//! The same document through calicoctl and through kubectl: the same object is stored, and what is wrong is said of the same field.
+//! The same document applied by calicoctl and by kubectl: the same object is stored, and errors name the same field.
 
 use crate::world::{Storage, World};
 use serde_json::{Value, json};
@@ -27,12 +27,12 @@ fn calicoctl_and_kubectl_write_the_same(world: &World) {
     }
     for object in &objects {
         if object["kind"] == "BlockAffinity" {
-            // One of the records of addresses, which calicoctl leaves to `calicoctl ipam`.
+            // calicoctl leaves IPAM records to `calicoctl ipam`.
             continue;
         }
         the_same_is_stored(world, object);
         if object["kind"] == "Tier" {
-            // Others are in it.
+            // Other objects refer to the tier.
             must(&world.kubectl(&["create", "-f", "-"], &object.to_string()));
         }
     }
@@ -41,7 +41,7 @@ fn calicoctl_and_kubectl_write_the_same(world: &World) {
     }
 }
 
-/// Each program makes the object, changes it, and deletes what the other has made.
+/// Creates and changes the object with each program and deletes it with the other.
 fn the_same_is_stored(world: &World, object: &Value) {
     let kind = Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
     let mut changed = object.clone();
@@ -70,12 +70,12 @@ fn the_same_is_stored(world: &World, object: &Value) {
     assert_eq!(written[0], written[1], "{kind}: calicoctl's first");
 }
 
-/// Without what is new in every object, and kubectl's notes about who wrote what.
+/// Removes the metadata that differs in every object and kubectl's last-applied annotation.
 fn comparable(stored: &Value) -> Value {
     let mut object = stored.clone();
     let metadata = object["metadata"].as_object_mut().unwrap();
     strip(metadata);
-    // In the older group Calico keeps the metadata of its objects in an annotation.
+    // In the crd.projectcalico.org group Calico stores the metadata of its objects in an annotation.
     let annotations = metadata.get_mut("annotations").and_then(Value::as_object_mut);
     let wrapped = annotations.and_then(|all| all.get_mut("projectcalico.org/metadata"));
     if let Some(wrapped) = wrapped {
@@ -99,7 +99,7 @@ fn strip(metadata: &mut serde_json::Map<String, Value>) {
     }
 }
 
-/// Something wrong of every kind, and the fields that have to be named.
+/// Returns invalid specs of every kind, with the fields that the error must name.
 fn wrong() -> Vec<(&'static str, Value, &'static [&'static str])> {
     let rule = |rule: Value| json!({"tier": "platform", "selector": "all()", "ingress": [rule]});
     vec![
@@ -138,7 +138,7 @@ fn wrong() -> Vec<(&'static str, Value, &'static [&'static str])> {
     ]
 }
 
-/// A field, its value and what is wrong with it.
+/// Field, value and reason of a validation error.
 type Complaint = (String, String, String);
 
 fn the_same_is_wrong(world: &World, kind: &str, spec: &Value, fields: &[&str]) {
@@ -164,7 +164,7 @@ fn the_same_is_wrong(world: &World, kind: &str, spec: &Value, fields: &[&str]) {
     }
 }
 
-/// `... error with field Spec.CIDR = 'x' (invalid CIDR)`, or the same after a dash.
+/// Parses `... error with field Spec.CIDR = 'x' (invalid CIDR)`, or the same after a dash.
 fn of_calicoctl(line: &str) -> Option<Complaint> {
     let message =
         line.split_once("error with field ").map_or(line.trim_start_matches("-  "), |(_, rest)| rest);
@@ -173,7 +173,8 @@ fn of_calicoctl(line: &str) -> Option<Complaint> {
     Some((name.to_owned(), value.to_owned(), reason.trim_end_matches(']').strip_suffix(')')?.to_owned()))
 }
 
-/// `The IPPool "wrong" is invalid: Spec.CIDR: Invalid value: "x": invalid CIDR`, or the same after an asterisk.
+/// Parses `The IPPool "wrong" is invalid: Spec.CIDR: Invalid value: "x": invalid CIDR`, or the same after an
+/// asterisk.
 fn of_kubectl(line: &str) -> Option<Complaint> {
     let message = line.split_once(" is invalid: ").map_or(line, |(_, rest)| rest).trim_start_matches("* ");
     let (name, rest) = message.split_once(": Invalid value: ")?;

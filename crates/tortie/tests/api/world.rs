@@ -1,4 +1,5 @@
-//! The world of a test: kube-apiserver where rules count, our server behind it, and people with kubectl and calicoctl.
+//! Test fixture: a kube-apiserver with authorization enabled, `tortie apiserver` behind it, and the clients kubectl
+//! and calicoctl.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -13,14 +14,14 @@ pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const NAMESPACE: &str = "calico-apiserver";
 const SERVICE: &str = "  selector: {k8s-app: calico-apiserver}\n  ports: [{name: apiserver, port: 443, targetPort: 5443, protocol: TCP}]\n";
 
-/// Where objects are.
+/// The datastore that holds the objects.
 pub enum Storage {
     Kubernetes,
     Etcd(Etcd),
 }
 
 pub struct World {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     pub ours: Process,
     pub server: ApiServer,
     storage: Storage,
@@ -36,7 +37,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         symlink(TORTIE, dir.path().join("calicoctl")).unwrap();
         let port = free_port().unwrap();
-        // What people apply, with the service where we are: there is no kubelet that would start the pods.
+        // The published manifest with its service pointing at this process: no kubelet starts the pods.
         let manifest = include_str!("../../../../deploy/apiserver/apiserver.yaml");
         let text = replaced(
             manifest,
@@ -104,11 +105,11 @@ impl World {
         output(&mut command, input)
     }
 
-    /// Everything that is stored of a kind, by the path or the key, as whoever looks into the storage itself finds it.
+    /// Returns all stored objects of a kind by path or key, read directly from the datastore.
     pub fn stored(&self, plural: &str) -> BTreeMap<String, Value> {
         match &self.storage {
             Storage::Kubernetes => {
-                // The one kind that is called otherwise there.
+                // The only kind whose resource has another name there.
                 let plural = if plural == "ipamconfigurations" { "ipamconfigs" } else { plural };
                 let list = self.server.must("GET", &format!("/apis/crd.projectcalico.org/v1/{plural}"), None);
                 let text = |item: &Value, field: &str| {
@@ -130,7 +131,7 @@ impl World {
     }
 }
 
-/// Our server, with the account of its pods and what the manifest says in their environment.
+/// Starts `tortie apiserver` with the service account of its pods and the environment of the manifest.
 fn start(server: &ApiServer, storage: &Storage, port: u16) -> Process {
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
     let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAMESPACE}/token");
@@ -154,7 +155,7 @@ fn start(server: &ApiServer, storage: &Storage, port: u16) -> Process {
 fn kubectl(server: &ApiServer, home: &Path) -> Command {
     let mut command = server.program("kubectl");
     command.arg("--kubeconfig").arg(server.kubeconfig()).arg("--cache-dir").arg(home.join("cache"));
-    // Whatever the test's own user has set must not matter.
+    // Ignore the kubeconfig of the user who runs the test.
     command.env_remove("KUBECONFIG").env("HOME", home);
     command
 }
