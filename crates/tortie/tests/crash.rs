@@ -1,5 +1,5 @@
-//! kill -9 at random moments under load: nothing acknowledged is lost, nothing is invented, and a watch that resumes
-//! from the last revision it saw sees every change exactly once.
+//! kill -9 at random moments under load: no acknowledged write is lost, no write appears that was not attempted, and
+//! a watch that resumes from the last revision it saw receives every change exactly once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -23,21 +23,21 @@ use tortie_testkit::Datastore;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-/// The embedded store on a free port.
+/// Starts the embedded datastore on a free port.
 fn start(dir: &Path, more: &[&str]) -> Datastore {
     Datastore::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
 }
 
 const WRITERS: usize = 8;
 
-/// How far one writer got: it writes 1, 2, 3, ... to its two keys, each pair in one transaction.
+/// Progress of one writer, which writes 1, 2, 3, ... to its two keys, each pair in one transaction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     acknowledged: i64,
     attempted: i64,
 }
 
-/// What the watcher knows, over all rounds.
+/// State of the watcher across all rounds.
 #[derive(Default)]
 struct Observed {
     revision: AtomicI64,
@@ -72,7 +72,7 @@ async fn write(channel: Channel, writer: usize, progress: Arc<Mutex<Vec<Progress
     loop {
         let counter = progress.lock().unwrap()[writer].acknowledged + 1;
         progress.lock().unwrap()[writer].attempted = counter;
-        // Values of many sizes, so that pages split and join.
+        // Values of many sizes, so that pages split and merge.
         let value = Bytes::from(format!("{:.>width$}", counter, width = 20 + (counter as usize * 37) % 3000));
         let put = |key| {
             let put = PutRequest { key, value: value.clone(), ..Default::default() };
@@ -86,7 +86,7 @@ async fn write(channel: Channel, writer: usize, progress: Arc<Mutex<Vec<Progress
     }
 }
 
-/// Watches from just after the last revision it saw, until the server is gone.
+/// Watches from the revision after the last one seen until the server is gone.
 async fn watch(channel: Channel, seen: Arc<Observed>) {
     let create = WatchCreateRequest {
         key: "/writer/".into(),
@@ -108,7 +108,7 @@ async fn watch(channel: Channel, seen: Arc<Observed>) {
     }
 }
 
-/// Compacts what the watcher has seen, now and then.
+/// Periodically compacts the revisions that the watcher has seen.
 async fn compact(channel: Channel, seen: Arc<Observed>) {
     let mut kv = KvClient::new(channel);
     loop {
@@ -143,7 +143,7 @@ async fn verify(channel: Channel, progress: &mut [Progress], seen: &Observed) ->
         progress.acknowledged = counter;
         total += counter;
     }
-    // One transaction, one revision; an empty store is at revision 1.
+    // One revision per transaction; an empty datastore is at revision 1.
     assert_eq!(revision, total + 1);
     revision
 }
@@ -179,7 +179,7 @@ async fn nothing_acknowledged_is_lost_to_kill_9() {
         }
     }
 
-    // At rest, the watcher arrives where the store is.
+    // Without further writes the watcher reaches the revision of the datastore.
     let server = start(dir.path(), &["--keep-history", "0"]);
     let mut state = progress.lock().unwrap().clone();
     let revision = verify(connect(server.url()).await, &mut state, &seen).await;

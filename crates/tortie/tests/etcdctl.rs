@@ -1,4 +1,5 @@
-//! Debian's etcdctl against the embedded store: what an operator types must work, over TCP and over the socket.
+//! Debian's etcdctl against the embedded datastore: an operator's commands must work over TCP and over the Unix
+//! socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -9,7 +10,7 @@ use tortie_testkit::Datastore;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-/// The embedded store on a free port.
+/// Starts the embedded datastore on a free port.
 fn start(dir: &Path, more: &[&str]) -> Datastore {
     Datastore::start(TORTIE, dir, &["http://127.0.0.1:0"], more)
 }
@@ -25,12 +26,12 @@ impl Etcdctl {
         command
     }
 
-    /// What it prints; it must succeed.
+    /// Runs etcdctl, which must succeed, and returns its output.
     fn run(&self, args: &[&str]) -> String {
         let output = self.command(args).output().expect("/usr/bin/etcdctl is needed: install etcd-client");
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "etcdctl {args:?}: {error}");
-        // Some commands say what they did on the other stream.
+        // Some commands print their result on standard error.
         String::from_utf8(output.stdout).unwrap() + &error
     }
 
@@ -40,7 +41,7 @@ impl Etcdctl {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// With `input` on its standard input.
+    /// Runs etcdctl with `input` on its standard input.
     fn feed(&self, args: &[&str], input: &str) -> String {
         let mut child = self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -48,7 +49,7 @@ impl Etcdctl {
     }
 }
 
-/// A command that goes on until it is dropped.
+/// A command that runs until it is dropped.
 struct Running {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -73,7 +74,7 @@ impl Drop for Running {
     }
 }
 
-/// A store and the tool for it.
+/// Starts a datastore and returns it with an etcdctl for it.
 fn store(dir: &Path) -> (Datastore, Etcdctl) {
     let server = start(dir, &[]);
     let endpoint = server.url().to_owned();
@@ -205,7 +206,7 @@ fn the_state_of_the_server_can_be_asked_for() {
     etcdctl.run(&["put", "k", "after the defragmentation"]);
     assert_eq!(etcdctl.run(&["get", "k", "--print-value-only"]), "after the defragmentation\n");
     assert!(etcdctl.run(&["endpoint", "hashkv"]).starts_with(server.url()));
-    // etcdctl goes on without a user only when the answer says in etcd's words that there are none.
+    // etcdctl continues without a user only if the error says in etcd's wording that authentication is disabled.
     assert!(etcdctl.run(&["--user", "root:secret", "get", "k"]).starts_with("k\n"));
 }
 
@@ -226,7 +227,7 @@ fn a_snapshot_can_be_restored() {
     tortie_datastore::restore(&file, &dir.path().join("restored")).unwrap();
     let path = file.to_str().unwrap();
     drop(start(&dir.path().join("by-option"), &["--restore", path]));
-    // A snapshot put in place by hand works too.
+    // A snapshot that is copied into place by hand works too.
     std::fs::create_dir(dir.path().join("by-hand")).unwrap();
     std::fs::copy(&file, dir.path().join("by-hand/store.redb")).unwrap();
     let identity = |tool: &Etcdctl| cluster_of(&tool.run(&["get", "x", "-w", "json"]));
@@ -237,7 +238,7 @@ fn a_snapshot_can_be_restored() {
         assert_eq!(all(&restored, "51"), all(&etcdctl, "51"));
         assert_eq!(revision_of(&restored.run(&["get", "x", "-w", "json"])), 51);
         assert_eq!(restored.run(&["lease", "list"]), format!("found 1 leases\n{lease}\n"));
-        // Watchers must notice that later revisions are not the ones they have seen.
+        // The cluster id must differ after a restore, so that watchers notice that revisions were reused.
         assert_eq!(identity(&restored) == identity(&etcdctl), name == "by-hand");
     }
     let refused = tortie_datastore::restore(&file, &dir.path().join("restored")).unwrap_err();
@@ -269,7 +270,7 @@ fn it_works_over_the_socket_too() {
     assert!(etcdctl.run(&["endpoint", "status"]).starts_with("unix://"));
 }
 
-/// An authority and what it has signed, as files.
+/// A certificate authority and the certificates that it has signed, as files.
 struct Certificates {
     dir: TempDir,
     ca: rcgen::Issuer<'static, rcgen::KeyPair>,
@@ -290,7 +291,7 @@ impl Certificates {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// `NAME.pem` and `NAME.key`, put in place whole.
+    /// Writes `NAME.pem` and `NAME.key` atomically.
     fn sign(&self, name: &str, common_name: &str, serial: u64) {
         let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         parameters.serial_number = Some(serial.into());
@@ -334,7 +335,7 @@ fn tls_is_for_clients_with_a_certificate_and_renewed_without_a_restart() {
     assert_eq!(etcdctl.run(&with(&client, &["put", "k", "v"])), "OK\n");
     assert_eq!(etcdctl.run(&with(&client, &["get", "k"])), "k\nv\n");
 
-    // Without a certificate, with one of somebody else, and without TLS.
+    // No certificate, a certificate of another authority, and no TLS are all rejected.
     let timeouts = ["--dial-timeout", "2s", "--command-timeout", "2s"];
     let ca_only = [["--cacert", &certificates.path("ca.pem")].as_slice(), &timeouts].concat().join(" ");
     let ca_only: Vec<String> = ca_only.split(' ').map(str::to_owned).collect();
@@ -346,7 +347,7 @@ fn tls_is_for_clients_with_a_certificate_and_renewed_without_a_restart() {
     let plain = Etcdctl { endpoint: etcdctl.endpoint.replace("https", "http") };
     plain.fails(&["--dial-timeout", "2s", "--command-timeout", "2s", "get", "k"]);
 
-    // A renewed certificate is used by the next connection; one that cannot be read changes nothing.
+    // The next connection uses a renewed certificate; an unreadable file changes nothing.
     let serial = || {
         let address = etcdctl.endpoint.strip_prefix("https://").unwrap();
         let output = Command::new("openssl")
@@ -397,7 +398,7 @@ fn other_machines_are_served_in_plaintext_only_when_asked_for() {
     assert_eq!(Etcdctl { endpoint: server.url().to_owned() }.run(&["put", "k", "v"]), "OK\n");
 }
 
-/// Seconds of processor time that a process has used.
+/// Returns the processor time in seconds that a process has used.
 fn processor_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -411,7 +412,7 @@ fn without_descriptors_it_waits_instead_of_spinning() {
     etcdctl.run(&["put", "k", "v"]);
     let mut watch = Running::start(etcdctl.command(&["watch", "k", "--rev", "2"]));
     assert_eq!(watch.lines(3), ["PUT", "k", "v"]);
-    // As few descriptors as it has open now: the next connection cannot be accepted.
+    // Lower the limit to the descriptors that are open now: the next connection cannot be accepted.
     let pid = server.id();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let limit = |soft: usize| {
@@ -425,7 +426,7 @@ fn without_descriptors_it_waits_instead_of_spinning() {
     let before = processor_seconds(pid);
     std::thread::sleep(std::time::Duration::from_secs(3));
     let used = processor_seconds(pid) - before;
-    // Whoever spins has his share of the busiest machine, which is more.
+    // A busy loop would use more than this even on a loaded machine.
     assert!(used < 0.15, "{used} s of processor time in 3 s of waiting for descriptors");
     limit(1024);
     drop(waiting);
@@ -480,7 +481,7 @@ fn users_may_do_what_their_roles_say() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("permission denied"), "{output:?}");
     assert!(reader(&["user", "get", "reader"]).contains("Roles: half"));
 
-    // The same user by certificate, without a password.
+    // The same user, identified by its certificate instead of a password.
     let tls = Etcdctl { endpoint: server.endpoints[1].clone() };
     let client = certificates.client("client");
     assert_eq!(tls.run(&with(&client, &["get", "/calico/a"])), "/calico/a\n1\n");

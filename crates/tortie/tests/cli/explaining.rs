@@ -1,4 +1,4 @@
-//! `tortie explain` is right about every conformance case of policy.
+//! `tortie explain` gives the expected verdict for every policy conformance case.
 
 use crate::lab::{Backend, Lab, Ran};
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ fn key(resource: &Resource) -> Key {
     Key::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
-/// What stands in the store; written past its rules, as other clients may.
+/// The contents of the datastore, written without validation, as other clients may.
 struct Store {
     client: Client,
     runtime: tokio::runtime::Runtime,
@@ -38,7 +38,7 @@ impl Store {
         self.written.remove(key);
     }
 
-    /// Back to what every case starts from.
+    /// Resets the datastore to the state that every case starts from.
     fn reset(&mut self) {
         for key in self.written.keys().cloned().collect::<Vec<_>>() {
             self.delete(&key);
@@ -46,7 +46,7 @@ impl Store {
         world().into_iter().for_each(|resource| self.put(resource));
     }
 
-    /// How to name somebody so that the family is the one that is meant.
+    /// Returns a name or address that selects the endpoint in the given address family.
     fn name(&self, name: &str, family: Option<u8>) -> String {
         if family != Some(6) {
             return name.to_owned();
@@ -65,7 +65,7 @@ impl Store {
     }
 }
 
-/// What decided, in the words of the conformance data: the first refusal, or the last word.
+/// Returns the decision in the terms of the conformance data: the first section that denies, or the last one.
 fn by(answer: &Json) -> String {
     let sections = answer["sections"].as_array().unwrap();
     let refused = sections.iter().find(|section| section["allowed"] == false);
@@ -105,7 +105,7 @@ fn explain_is_right_about_every_conformance_case() {
         for step in &case.steps {
             step.applied().into_iter().for_each(|resource| store.put(resource));
             step.deleted().iter().for_each(|resource| store.delete(&key(resource)));
-            // What is explained is a new flow, so what outlives a policy because it is an old one is not.
+            // `explain` judges new flows; packets of established flows that outlive a policy are left out.
             let new = |sent: &&Sent| sent.by.as_deref() != Some("connection");
             for sent in step.packets.iter().filter(new) {
                 check(&lab, &store, sent, &case.title);

@@ -1,4 +1,4 @@
-//! Logs that cannot be written end nothing: lines are dropped, counted and reported.
+//! A log that cannot be written does not stop a process: lines are dropped, counted and reported.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use tortie_testkit::{Process, eventually};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-/// Prints and counts its lines; the count is on another disk.
+/// A daemon that prints numbered lines and writes the count to another disk.
 const DAEMON: &str = "n=0; pad=$(printf %0400d 0); while true; do n=$((n+1)); echo line $n $pad; echo $n > \"$0\"; \
                       sleep 0.02; done";
 
@@ -23,13 +23,13 @@ fn a_supervisor_outlives_a_full_log_disk() {
     let mut supervisor = Process::quiet(&mut command);
     let printed =
         || fs::read_to_string(&count).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
-    // The supervisor's own view of the disk.
+    // The disk as mounted in the supervisor's mount namespace.
     let inside = std::path::PathBuf::from(format!("/proc/{}/root{}", supervisor.id(), disk.display()));
     let log = || fs::read_to_string(inside.join("log")).unwrap_or_default();
     eventually("the daemon logs", || log().contains("line 3 "));
 
     assert!(fs::write(inside.join("fill"), vec![0; 1 << 20]).is_err(), "the disk takes a megabyte");
-    // More than the last page of the log has room for.
+    // More than fits in the last page of the log.
     let before = printed();
     eventually("the daemon goes on", || printed() > before + 60);
     assert!(!supervisor.ended());

@@ -1,4 +1,4 @@
-//! A place to run calicoctl in: a fresh store, a directory, and the binary under its names.
+//! Environment for calicoctl tests: a fresh datastore, a working directory, and the binary under each of its names.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -16,14 +16,14 @@ pub enum Backend {
     Embedded,
 }
 
-/// A running store; gone on drop.
+/// A running datastore, stopped on drop.
 enum Store {
     Etcd(Etcd),
     Embedded(Embedded),
 }
 
 struct Embedded {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     server: Datastore,
     _data: TempDir,
 }
@@ -45,8 +45,8 @@ impl Embedded {
     }
 }
 
-/// Servers that are no store, there for the whole run: one takes connections and never says a word, the other
-/// speaks of something else.
+/// Servers that are not a datastore, running for the whole test run: one accepts connections and sends nothing, the
+/// other uses another protocol.
 pub struct Strangers {
     pub silent: String,
     pub other: String,
@@ -60,7 +60,7 @@ pub fn strangers() -> &'static Strangers {
     })
 }
 
-/// Answers with these words once the client has asked and waits; keeps every connection.
+/// Sends `words` after the client has sent its request and waits; keeps every connection open.
 fn stranger(words: &[u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -107,7 +107,7 @@ impl Lab {
         })
     }
 
-    /// On an embedded store that listens on a Unix socket.
+    /// Creates a lab on an embedded datastore that listens on a Unix socket.
     pub fn on_socket() -> Lab {
         Lab::with(Store::Embedded(Embedded::start(true)))
     }
@@ -130,12 +130,12 @@ impl Lab {
         }
     }
 
-    /// Where commands run.
+    /// Returns the directory that commands run in.
     pub fn work(&self) -> PathBuf {
         self.dir.path().join("work")
     }
 
-    /// A command that finds our binaries and our store, and nothing of the machine's configuration.
+    /// Returns a command that uses the test's binaries and datastore and ignores the configuration of the machine.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(program);
@@ -153,7 +153,7 @@ impl Lab {
         command
     }
 
-    /// The binary under one of its names.
+    /// Returns the path of the binary under one of its names.
     pub fn program(&self, name: &str) -> PathBuf {
         self.dir.path().join("bin").join(name)
     }
@@ -162,7 +162,7 @@ impl Lab {
         self.command(self.program("calicoctl")).args(args).output().unwrap().into()
     }
 
-    /// Fails the test unless the command succeeds; its standard output.
+    /// Runs calicoctl and returns its standard output; panics if it fails.
     pub fn must(&self, args: &[&str]) -> String {
         let ran = self.calicoctl(args);
         assert_eq!(ran.code, Some(0), "calicoctl {args:?}: {ran:?}");
@@ -180,7 +180,7 @@ impl Lab {
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
-            // A command that fails early does not read to the end.
+            // A command that fails early does not read all its input.
             scope.spawn(move || {
                 let _ = stdin.write_all(input);
             });
@@ -193,7 +193,7 @@ impl Lab {
         self.command("sh").args(["-c", line]).output().unwrap().into()
     }
 
-    /// What is stored under a key, read with etcdctl.
+    /// Returns the value stored under a key, read with etcdctl.
     pub fn stored(&self, key: &str) -> String {
         let ran: Ran =
             self.command("etcdctl").args(["get", "--print-value-only", key]).output().unwrap().into();
@@ -208,7 +208,7 @@ impl Lab {
     }
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

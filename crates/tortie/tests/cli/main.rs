@@ -1,6 +1,6 @@
-//! The real binary on real stores.
+//! Tests of the real binary on real datastores.
 
-// Helpers of tests may fail a test as tests do.
+// Test helpers may panic like tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod explaining;

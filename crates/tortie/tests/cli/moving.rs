@@ -1,9 +1,9 @@
-//! What takes more than one store, more than one process or another way to connect.
+//! Tests that need several datastores, several processes or another kind of connection.
 
 use crate::lab::{Backend, Lab, Ran, repository};
 use std::collections::BTreeMap;
 
-/// Everything in a store but the record of which cluster it is.
+/// Returns all keys of a datastore except the ClusterInformation.
 fn contents(lab: &Lab) -> BTreeMap<String, String> {
     let keys = lab.keys("/calico").into_iter().filter(|key| !key.contains("/clusterinformations/"));
     keys.map(|key| {
@@ -18,7 +18,7 @@ fn put(lab: &Lab, key: &str, value: &str) {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The examples that are exported.
+/// Stores the examples that are exported.
 fn fill(lab: &Lab) {
     for plural in ["tiers", "bgpfilters"] {
         lab.must(&["apply", "-f", &format!("{}/examples/{plural}.yaml", repository().display())]);
@@ -71,7 +71,7 @@ fn a_datastore_moves_from_etcd_to_the_embedded_store_and_back() {
     assert_eq!(guid(&fresh), guid(&etcd));
 }
 
-/// With nothing configured, the embedded store's socket is used if it is there.
+/// Without any configuration, calicoctl uses the socket of the embedded datastore if it exists.
 #[test]
 fn the_embedded_store_is_found_by_its_socket() {
     let lab = Lab::on_socket();
@@ -81,11 +81,11 @@ fn the_embedded_store_is_found_by_its_socket() {
     command.env_remove("ETCD_ENDPOINTS").env("TORTIE_DATASTORE_SOCKET", path).args(["get", "profiles"]);
     let ran: Ran = command.output().unwrap().into();
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // It can be named like any endpoint too.
+    // The socket can also be configured as an endpoint.
     lab.must(&["get", "profiles"]);
 }
 
-/// Writers that meet try again, so that no label is lost.
+/// Concurrent writers retry on conflict, so that no label is lost.
 #[test]
 fn labels_set_at_the_same_time_are_all_kept() {
     let lab = Lab::on(Backend::Etcd);

@@ -1,7 +1,8 @@
-//! Every example object goes through calicoctl into the store and comes back: under the exact key, as the exact JSON.
+//! Every example object passes through calicoctl into the datastore and back: under the exact key, as the exact JSON.
 //!
-//! The expected JSON of each example is in tests/golden/, with uid and time by name; GOLDEN=write cargo test -p tortie
-//! --test cli writes it anew, to be read and committed. One is spelled out here by hand, from the specification.
+//! The expected JSON of each example is in tests/golden/, with placeholders for uid and time; GOLDEN=write cargo test
+//! -p tortie --test cli rewrites it, to be reviewed and committed. One example, from the specification, is written
+//! out in this file.
 
 use crate::lab::{Backend, Lab, repository};
 use regex::Regex;
@@ -17,7 +18,7 @@ fn examples() -> Vec<PathBuf> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
-    // Kinds that are internal to the store are not for calicoctl, and cluster information is not for users to write.
+    // calicoctl does not manage kinds that are internal to the datastore, and users do not write ClusterInformation.
     let internal = ["blockaffinities", "clusterinformations", "ipamblocks", "ipamhandles", "livemigrations"];
     files.retain(|file| {
         file.extension().is_some_and(|e| e == "yaml")
@@ -27,7 +28,7 @@ fn examples() -> Vec<PathBuf> {
     files
 }
 
-/// The key an object is stored under, worked out here and not by the code under test.
+/// Returns the key that an object is stored under, computed independently of the code under test.
 fn key(object: &Value, plural: &str) -> String {
     let name = object["metadata"]["name"].as_str().unwrap();
     match object["metadata"]["namespace"].as_str() {
@@ -36,7 +37,7 @@ fn key(object: &Value, plural: &str) -> String {
     }
 }
 
-/// The JSON with what differs from run to run by name.
+/// Replaces the uid and the time, which differ in every run, by placeholders.
 pub fn normalised(json: &str) -> String {
     let uid = Regex::new(r#""uid":"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}""#).unwrap();
     let time = Regex::new(r#""creationTimestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ""#).unwrap();
@@ -64,7 +65,7 @@ fn round_trip(backend: Backend) {
             stored.push('\n');
         }
         compare(&plural, &stored, &mut failures);
-        // What is printed as YAML can be applied again and changes nothing but the revision.
+        // The YAML output can be applied again and changes only the revision.
         let yaml = lab.must(&["get", "-f", &file, "-o", "yaml"]);
         let ran = lab.calicoctl_with(&["apply", "-f", "-"], yaml.as_bytes());
         assert_eq!(ran.code, Some(0), "{file}: {ran:?}");
@@ -82,7 +83,7 @@ fn round_trip(backend: Backend) {
     assert!(left.is_empty(), "still there: {left:?}");
 }
 
-/// Tiers before policies, filters before peers, nodes before what is on them.
+/// Sorts tiers before policies, filters before peers, and nodes before the objects that refer to them.
 fn ordered(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files.sort_by_key(|file| match file.file_stem().and_then(|s| s.to_str()) {
         Some("tiers" | "bgpfilters" | "nodes") => 1,
@@ -114,7 +115,7 @@ fn every_example_on_the_embedded_store() {
     round_trip(Backend::Embedded);
 }
 
-/// The specification's own example, byte for byte.
+/// Checks the specification's own example byte for byte.
 fn the_example_of_the_specification(backend: Backend) {
     let lab = Lab::on(backend);
     let input = r#"
@@ -137,7 +138,7 @@ spec:
     let stored = lab.stored("/calico/resources/v3/projectcalico.org/globalnetworkpolicies/deny-metadata");
     let expected = r#"{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"deny-metadata","uid":"UID","creationTimestamp":"TIME","labels":{"projectcalico.org/tier":"default"},"annotations":{"projectcalico.org/metadata":"{\"name\":\"deny-metadata\"}"}},"spec":{"tier":"default","order":50,"egress":[{"action":"Deny","protocol":"TCP","destination":{"nets":["169.254.169.254/32"],"ports":[80]}}],"selector":"all()","types":["Egress"]}}"#;
     assert_eq!(normalised(&stored), expected);
-    // The annotation is the store's affair; the tier label is shown.
+    // The annotation is internal to the datastore and hidden; the tier label is shown.
     let shown: Value =
         serde_json::from_str(&lab.must(&["get", "gnp", "deny-metadata", "-o", "json"])).unwrap();
     assert_eq!(shown["metadata"].get("annotations"), None);

@@ -1,4 +1,4 @@
-//! Long work shows how far it is on a terminal, and is quiet in a pipe.
+//! Long operations print progress on a terminal and nothing in a pipe.
 
 use crate::lab::{Backend, Lab};
 use std::fmt::Write;
@@ -18,7 +18,7 @@ fn progress_is_for_terminals() {
     let piped = lab.shell("calicoctl apply -f sets.yaml");
     assert_eq!(piped.out, "Successfully applied 120 'GlobalNetworkSet' resource(s)\n");
     assert_eq!(piped.err, "");
-    // `script` runs a command on a terminal of its own and copies what is shown there.
+    // `script` runs a command on its own terminal and copies the output.
     let shown = lab.shell("script -qec 'calicoctl apply -f sets.yaml' /dev/null");
     assert!(shown.out.contains("\r\u{1b}[KApplying: 1 of 120 (0 %)"), "{shown:?}");
     assert!(shown.out.contains("Successfully applied 120 'GlobalNetworkSet' resource(s)"), "{shown:?}");

@@ -1,11 +1,12 @@
-//! The command line as people see it: each file under transcripts/ is a session on a fresh store, run for real and
-//! compared word for word, on etcd and on the embedded store.
+//! The command line as users see it: each file under transcripts/ is a session on a fresh datastore, run for real and
+//! compared word for word, on etcd and on the embedded datastore.
 //!
-//! A line `$ command` is run in a shell, with `> ` continuing it; what follows is its standard output, then its
-//! standard error with `! ` before each line, then `[exit N]` unless it succeeded. A line that ends in spaces is shown
-//! with a bar behind them. Identifiers, times, revisions and places differ from run to run and are shown as names.
+//! A line `$ command` is run in a shell, with `> ` continuing it; the lines after it are its standard output, then
+//! its standard error with `! ` before each line, then `[exit N]` unless it succeeded. A line that ends in spaces is
+//! shown with a bar after them. Identifiers, times, revisions and paths differ from run to run and are replaced by
+//! placeholders.
 //!
-//! TRANSCRIPTS=write cargo test -p tortie --test cli writes what happened into the files, to be read and
+//! TRANSCRIPTS=write cargo test -p tortie --test cli writes the actual output into the files, to be reviewed and
 //! committed.
 
 use crate::lab::{Backend, Lab, repository, strangers};
@@ -132,7 +133,7 @@ enum Step<'a> {
     Command(Vec<&'a str>),
 }
 
-/// The commands of a transcript and the comments before them; what was printed is left out.
+/// Returns the commands of a transcript and the comments before them, without the output.
 fn steps(text: &str) -> Vec<Step<'_>> {
     let mut steps = Vec::new();
     for line in text.lines() {
@@ -162,11 +163,11 @@ fn normalise(text: &str, lab: &Lab) -> String {
         .replace(&lab.work().display().to_string(), "WORK");
     for (pattern, name) in [
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
-        // YAML quotes one that could be taken for something else.
+        // YAML quotes a UID that could be parsed as another type.
         (r#"uid: "UID""#, "uid: UID"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
         (r#"(resourceVersion"?: )"\d+""#, "${1}\"REVISION\""),
-        // As wide as what it stands for, so that tables stay in shape.
+        // As wide as the value that it replaces, so that tables stay aligned.
         (r"\b[0-9a-f]{32}\b", "GUID----------------------------"),
         (r"(Git commit: +)\S+", "${1}COMMIT"),
     ] {
@@ -175,7 +176,7 @@ fn normalise(text: &str, lab: &Lab) -> String {
     text
 }
 
-/// Lines that are only expected, or only there.
+/// Formats the lines that differ between the expected and the actual output.
 fn difference(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<_>, Vec<_>) = (expected.lines().collect(), actual.lines().collect());
     let same = expected.iter().zip(&actual).take_while(|(a, b)| a == b).count();

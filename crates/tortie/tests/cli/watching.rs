@@ -1,4 +1,4 @@
-//! get --watch tells what there is and then what changes.
+//! `get --watch` prints the existing objects and then every change.
 
 use crate::lab::{Backend, Lab};
 use std::io::{BufRead, BufReader, Read};

@@ -1,11 +1,11 @@
-//! The fenced blocks of a page.
+//! Parses the fenced code blocks of a page and the commands in them.
 
-/// What is to be done with a block.
+/// How a block is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// A script.
     Sh,
-    /// Commands with a prompt and what they print.
+    /// Commands with a prompt, and their output.
     Console,
     Other,
 }
@@ -16,7 +16,7 @@ pub struct Block {
     /// The number of the line after the fence, from 1.
     pub line: usize,
     pub lines: Vec<String>,
-    /// Why it is not run.
+    /// The reason why the block is not run.
     pub not_run: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub fn of(page: &str) -> Vec<Block> {
         if let Some((indent, block)) = &mut open {
             match line.trim() == "```" {
                 true => blocks.extend(open.take().map(|(_, block)| block)),
-                // A block in a list is as far in as its fence.
+                // Lines of a block in a list are indented as far as its fence.
                 false => {
                     let depth = line.len() - line.trim_start().len();
                     block.lines.push(line[depth.min(*indent)..].to_owned());
@@ -60,15 +60,15 @@ pub fn of(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// One thing to do.
+/// One command or script to run.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub command: String,
-    /// What it prints; None if the page does not show it.
+    /// The expected output; `None` if the page does not show it.
     pub shown: Option<Vec<String>>,
-    /// The lines of the page that show it: the first, and one past the last, from 0.
+    /// The range of lines of the page that show the output: first, and one past the last, from 0.
     pub place: (usize, usize),
-    /// A script ends at its first failure, and is not run twice.
+    /// A script stops at its first failure and is not retried.
     pub is_script: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Links between pages lead somewhere: to a file, and to a heading in it.
+//! Checks that links between pages point to an existing file and heading.
 
 use crate::{pages, read, repository};
 use regex::Regex;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// The text of a page that is neither code nor a comment.
+/// Returns the text of a page without code blocks and inline code.
 fn prose(page: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -21,14 +21,14 @@ fn prose(page: &str) -> String {
     }
     let code = Regex::new("`[^`\n]*`").unwrap();
     let headings = text.lines().map(|line| match line.starts_with('#') {
-        // Code in a heading is part of its name.
+        // Code in a heading is part of its anchor.
         true => line.to_owned(),
         false => code.replace_all(line, "``").into_owned(),
     });
     headings.collect::<Vec<_>>().join("\n")
 }
 
-/// Where links to a page may point to, as GitHub and mdBook name headings.
+/// Returns the anchors of a page, as GitHub and mdBook derive them from headings.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in prose(page).lines().filter(|line| line.starts_with('#')) {
@@ -53,7 +53,7 @@ pub fn targets(page: &str) -> Vec<String> {
     link.captures_iter(&prose(page)).map(|found| found[1].to_owned()).collect()
 }
 
-/// `docs/how-to/../lab.md` is `docs/lab.md`.
+/// Resolves `..`: `docs/how-to/../lab.md` becomes `docs/lab.md`.
 pub fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

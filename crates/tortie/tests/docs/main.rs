@@ -1,12 +1,14 @@
-//! The documentation holds: every page is in the table of contents, every link leads somewhere, and every command that a
-//! page shows is run as it stands, with the output that the page shows.
+//! Tests of the documentation: every page is in the table of contents, every link has a target, and every command in
+//! a page is run verbatim and must print the output that the page shows.
 //!
-//! Blocks marked `sh` are scripts that must succeed. Blocks marked `console` are sessions: a line that begins with `$ ` is
-//! run, and what follows must be what it prints (standard output and standard error, as on a terminal). `[...]` stands for
-//! any text within a line, a line `...` for any lines. A command whose output differs is run again for a while, as a
-//! person would. A block that cannot be run here has a comment above it that says why: `<!-- not run: ... -->`.
+//! Blocks marked `sh` are scripts that must succeed. Blocks marked `console` are sessions: a line that begins with `$
+//! ` is run, and the lines after it must equal its output (standard output and standard error, as on a terminal).
+//! `[...]` matches any text within a line, a line `...` matches any number of lines. A command whose output differs
+//! is retried for a while, as a user would do. A block that cannot be run here has a comment above it with the
+//! reason: `<!-- not run: ... -->`.
 //!
-//! `TORTIE_REFRESH=1 cargo test -p tortie --test docs` writes what was printed into the pages, to be read and committed.
+//! `TORTIE_REFRESH=1 cargo test -p tortie --test docs` writes the actual output into the pages, to be reviewed and
+//! committed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod blocks;
@@ -19,7 +21,7 @@ mod summary;
 
 use std::path::{Path, PathBuf};
 
-/// Pages whose blocks are run elsewhere as a whole, and where.
+/// Pages whose blocks are all run elsewhere or not at all, with the place or reason.
 const RUN_ELSEWHERE: &[(&str, &str)] = &[
     ("docs/policy.md", "compared with transcripts by cli/transcripts.rs"),
     ("docs/kubernetes.md", "it needs a Kubernetes cluster"),
@@ -56,7 +58,7 @@ tour! {
     hub("docs/hub.md")
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
@@ -65,7 +67,7 @@ fn read(page: &str) -> String {
     std::fs::read_to_string(repository().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
-/// Every Markdown file of the documentation, by its path from the root.
+/// Returns the path of every Markdown file of the documentation, relative to the root.
 fn pages() -> Vec<String> {
     let mut found = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
     let mut pending = vec![PathBuf::from("docs")];
@@ -102,7 +104,7 @@ fn every_command_block_is_run_or_says_why_not() {
     );
 }
 
-/// What a new user does, the page that shows how, and a command that does it.
+/// A task of a new user, the page that shows it, and a command that performs it.
 const TASKS: [(&str, &str, &str); 14] = [
     ("make a cluster", "docs/get-started.md", "tortie lab up"),
     ("write a policy", "docs/tutorials/policy.md", "calicoctl apply"),

@@ -1,10 +1,10 @@
-//! The Debian package is built, installed and removed again, by dpkg, on a machine of its own.
+//! Builds the Debian package and lets dpkg install and remove it in a sandbox.
 
 use crate::repository;
 use crate::sandbox::{SHARED, Sandbox};
 use std::process::Command;
 
-/// Runs a command that must succeed; what it prints.
+/// Runs a command that must succeed and returns its output.
 fn must(sandbox: &mut Sandbox, command: &str) -> String {
     let ran = sandbox.run(command, false);
     assert_eq!(ran.status, Some(0), "{command}: {}", ran.printed);
@@ -17,7 +17,7 @@ fn the_package_is_installed_and_removed() {
     let built = Command::new(repository().join("scripts/deb"))
         .arg(env!("CARGO_BIN_EXE_tortie"))
         .arg(dir.path())
-        // Quick rather than small.
+        // Faster at the cost of a larger package.
         .env("DEB_COMPRESSION", "1")
         .output()
         .unwrap();
@@ -25,7 +25,7 @@ fn the_package_is_installed_and_removed() {
     let package = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().file_name();
 
     let mut sandbox = Sandbox::sharing(dir.path());
-    // The machine's own programs stay as they are.
+    // The overlay keeps the machine's own /usr unchanged.
     must(
         &mut sandbox,
         "mkdir -p /mnt/usr/upper /mnt/usr/work && mount -t overlay overlay -o lowerdir=/usr,upperdir=/mnt/usr/upper,workdir=/mnt/usr/work /usr",
@@ -52,7 +52,7 @@ fn the_package_is_installed_and_removed() {
     let completed = "source /usr/share/bash-completion/completions/tortie; COMP_WORDS=(tortie ana); COMP_CWORD=1; _tortie tortie ana tortie; echo ${COMPREPLY[*]}";
     assert_eq!(must(&mut sandbox, completed), "analyze");
 
-    // A host that is a node is not left without its programs.
+    // The package cannot be removed while the host is a node.
     must(&mut sandbox, "tortie up --service-manager own");
     let refused = sandbox.run("dpkg -r tortie", false);
     assert!(refused.status != Some(0) && refused.printed.contains("run `tortie down` first"), "{refused:?}");

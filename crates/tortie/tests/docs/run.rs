@@ -1,4 +1,4 @@
-//! Runs the commands of a page in order, on a machine of its own.
+//! Runs the commands of a page in order in a sandbox.
 
 use crate::blocks::{self, Step};
 use crate::sandbox::{Ran, Sandbox};
@@ -6,7 +6,7 @@ use crate::{read, repository, shown};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long output may differ from what the page shows.
+/// How long the output may differ from the page before the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_TO_WRITE: Duration = Duration::from_secs(10);
 
@@ -15,7 +15,7 @@ pub fn run(page: &str) {
     let refresh = std::env::var_os("TORTIE_REFRESH").is_some();
     let patience = if refresh { PATIENCE_TO_WRITE } else { PATIENCE };
     let mut sandbox = Sandbox::new();
-    // What is to stand in place of which lines.
+    // Replacement text for ranges of lines.
     let mut changes: Vec<((usize, usize), String)> = Vec::new();
     let blocks: Vec<_> = blocks::of(&text).into_iter().filter(blocks::Block::is_run).collect();
     assert!(!blocks.is_empty(), "{page} has no commands");
@@ -43,7 +43,7 @@ pub fn run(page: &str) {
     }
 }
 
-/// A command that does not print what the page shows is run again: things take their time to happen.
+/// Runs a command, and retries it while it does not print the expected output: some effects take time.
 fn attempt(sandbox: &mut Sandbox, step: &Step, patience: Duration) -> (Ran, bool) {
     let deadline = Instant::now() + patience;
     loop {

@@ -1,5 +1,5 @@
-//! A machine of its own for the commands of a page: network, processes and mounts are private, so that everything can be
-//! typed as it stands and nothing is left when it is dropped.
+//! A sandbox for the commands of a page: network, processes and mounts are private, so that commands can be run
+//! verbatim and nothing is left when it is dropped.
 
 use std::io::{PipeReader, Read, Write};
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long one command may take; machines are busy.
+/// Timeout of one command, generous for busy machines.
 const PATIENCE: Duration = Duration::from_secs(300);
 const MARK: &str = "@@done ";
-/// Where the shared directory is.
+/// Path of the shared directory in the sandbox.
 pub const SHARED: &str = "/mnt/product/shared";
 
-/// Makes the machine, then runs the files whose names it reads, in one shell.
+/// Sets up the sandbox, then runs each NUL-terminated command from its standard input in the same shell.
 const SCRIPT: &str = r#"
 set -e
 mount --make-rprivate /
@@ -67,11 +67,11 @@ pub struct Sandbox {
     pending: Vec<u8>,
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Clone, Debug)]
 pub struct Ran {
     pub printed: String,
-    /// None if the shell ended, as a script's does that fails.
+    /// `None` if the shell exited, as it does when a script fails.
     pub status: Option<i32>,
 }
 
@@ -80,7 +80,7 @@ impl Sandbox {
         Sandbox::sharing(crate::repository())
     }
 
-    /// One that sees a directory of this machine as [`SHARED`].
+    /// Creates a sandbox that sees a directory of this machine as [`SHARED`].
     pub fn sharing(dir: &Path) -> Sandbox {
         let (reader, writer) = std::io::pipe().unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
@@ -98,7 +98,7 @@ impl Sandbox {
             .stdout(writer.try_clone().unwrap())
             .stderr(writer);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("unshare: {error}"));
-        // Its ends of the pipe are closed with it, so that the end of the shell is seen.
+        // Dropping the command closes its ends of the pipe, so that the exit of the shell is noticed.
         drop(command);
         let input = child.stdin.take().unwrap();
         let (sender, output) = channel();
@@ -115,7 +115,7 @@ impl Sandbox {
 
     pub fn run(&mut self, command: &str, is_script: bool) -> Ran {
         let head = if is_script { "set -e\n" } else { "" };
-        // A shell that has ended takes nothing; what it printed last says why.
+        // Writing to a shell that has exited fails; its last output gives the reason.
         let _ = self.input.write_all(format!("{head}{command}\0").as_bytes());
         let _ = self.input.flush();
         loop {
@@ -135,7 +135,7 @@ impl Sandbox {
         }
     }
 
-    /// What was printed up to the mark, if it is there.
+    /// Returns the output up to the marker once the marker has arrived.
     fn finished(&mut self) -> Option<Ran> {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         let start = text.find(&format!("\n{MARK}"))?;
@@ -149,7 +149,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // `unshare --kill-child` ends with its child, and with the first process of the namespace all others end.
+        // `unshare --kill-child` kills its child, the first process of the PID namespace; all others end with it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

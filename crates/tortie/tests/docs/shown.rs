@@ -1,9 +1,9 @@
-//! Whether a command printed what the page shows.
+//! Compares the output of a command with the output that the page shows.
 
 use regex::Regex;
 
-/// `...` alone stands for any lines, `[...]` for any text within a line. How much space is between words depends on how
-/// long addresses are, and is not compared.
+/// Returns whether the output matches: a line `...` matches any lines, `[...]` any text within a line. The amount of
+/// space between words depends on the length of addresses and is not compared.
 pub fn matches(shown: &[String], printed: &str) -> bool {
     let patterns: Vec<Option<Regex>> = trimmed(shown.iter().map(String::as_str))
         .into_iter()
@@ -27,7 +27,7 @@ fn pattern(line: &str) -> Regex {
     Regex::new(&format!("^{text}$")).unwrap()
 }
 
-/// Without empty lines at both ends, and one space between words.
+/// Removes empty lines at both ends and reduces whitespace between words to one space.
 fn trimmed<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> =
         lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

@@ -1,4 +1,4 @@
-//! The table of contents of the site.
+//! Checks that the table of contents of the site lists every page.
 
 use crate::links::{normal, targets};
 use crate::{pages, read};

@@ -1,4 +1,5 @@
-//! Lists that come back empty though everything is there: the controllers release and delete nothing, and report it.
+//! kube-apiserver returns empty lists although the objects exist: the controllers release and delete nothing, and
+//! report it.
 
 use crate::controllers::World;
 use serde_json::{Value as Json, json};
@@ -15,10 +16,10 @@ use tortie_testkit::{ApiServer, Datastore, Process};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const GRACE: &str = "1s";
-/// Watches apply every list at once: only the controllers decide.
+/// Disables the grace period of watches, so that only the controllers' own check protects the objects.
 const LIST_GRACE: (&str, &str) = ("TORTIE_ABSENCE_GRACE_SECONDS", "0");
 const HOST_ENDPOINTS: &str = "/apis/projectcalico.org/v3/hostendpoints";
-/// Lists that come back empty.
+/// Lists that the proxy returns empty, with their kinds.
 const EMPTIED: [(&str, &str); 6] = [
     ("/api/v1/nodes", "NodeList"),
     ("/api/v1/pods", "PodList"),
@@ -28,7 +29,8 @@ const EMPTIED: [(&str, &str); 6] = [
     ("/apis/networking.k8s.io/v1/networkpolicies", "NetworkPolicyList"),
 ];
 
-/// A proxy before the API server that can answer lists with well-formed empty ones. Reads of single objects pass.
+/// A proxy in front of kube-apiserver that can return well-formed empty lists. Reads of single objects pass
+/// unchanged.
 struct ListProxy {
     address: SocketAddr,
     state: Arc<ProxyState>,
@@ -38,7 +40,7 @@ struct ListProxy {
 struct ProxyState {
     server: String,
     is_emptying: AtomicBool,
-    /// Connections through which a watch may be open.
+    /// Connections on which a watch may be open.
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -56,7 +58,7 @@ impl ListProxy {
             open: Mutex::default(),
         });
         let (address, shared) = (listener.local_addr().unwrap(), state.clone());
-        // It ends with the test's process.
+        // The thread ends with the test process.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let state = shared.clone();
@@ -78,7 +80,7 @@ impl ListProxy {
         path
     }
 
-    /// Watches end, so that whoever watches lists again.
+    /// Switches emptying on or off and closes all connections, so that watch clients list again.
     fn set_emptying(&self, is_emptying: bool) {
         self.state.is_emptying.store(is_emptying, Ordering::SeqCst);
         for connection in self.state.open.lock().unwrap().drain(..) {
@@ -88,7 +90,7 @@ impl ListProxy {
 }
 
 impl ProxyState {
-    /// One request of a connection; the client opens another for the next.
+    /// Serves one request per connection; the client opens a new connection for the next.
     fn serve(&self, client: TcpStream) -> Option<()> {
         let mut reader = BufReader::new(client.try_clone().ok()?);
         let mut head = String::new();
@@ -101,7 +103,8 @@ impl ProxyState {
         let mut words = first.split(' ');
         let (method, target) = (words.next()?, words.next()?);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // Before it is decided: what `set_emptying` does not end is answered as it wants.
+        // Register the connection before the decision: a connection that `set_emptying` does not close then sees the
+        // new setting.
         self.open.lock().unwrap().push(client.try_clone().ok()?);
         let emptied = EMPTIED.iter().find(|(emptied, _)| method == "GET" && *emptied == path);
         if let Some((path, kind)) = emptied.filter(|_| self.is_emptying.load(Ordering::SeqCst)) {
@@ -131,9 +134,9 @@ impl ProxyState {
     }
 }
 
-/// A list without items, or the end of a watch whose beginning is forgotten.
+/// Sends a list without items, or 410 Gone for a watch.
 fn answer(mut client: TcpStream, path: &str, kind: &str, is_watch: bool) -> Option<()> {
-    // Of another group it would not be an answer to the request.
+    // The client would reject a list with another apiVersion than it requested.
     let (version, _) = path.trim_start_matches("/apis/").trim_start_matches("/api/").rsplit_once('/')?;
     let (status, body) = match is_watch {
         true => (
@@ -155,7 +158,7 @@ fn answer(mut client: TcpStream, path: &str, kind: &str, is_watch: bool) -> Opti
     client.shutdown(Shutdown::Write).ok()
 }
 
-/// Why the controllers say that they are not ready.
+/// Returns why the controllers report that they are not ready.
 fn reason(world: &World) -> String {
     let text = std::fs::read_to_string(world.dir.path().join("a")).unwrap_or_default();
     let status: Json = serde_json::from_str(&text).unwrap_or_default();
@@ -203,7 +206,7 @@ fn empty_lists_release_no_address() {
         is_kept(&world);
         reported.iter().all(|part| reason(&world).contains(part))
     });
-    // A leader without a history knows no better.
+    // A newly elected leader without history must reach the same conclusion.
     drop(world.replicas.remove("a"));
     std::fs::remove_file(world.dir.path().join("a")).unwrap();
     world.start("a");
@@ -257,7 +260,7 @@ fn empty_lists_delete_nothing_from_etcd() {
     let has = |kind: Kind, namespace: &str, name: &str| {
         let key = Key::resource(kind, namespace, name);
         let mut found = None;
-        // An error is neither presence nor absence.
+        // An error proves neither presence nor absence.
         world.wait("the datastore answers", || {
             found = world.runtime.block_on(client.look_up(&key)).ok();
             found.is_some()

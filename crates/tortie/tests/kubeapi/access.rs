@@ -1,4 +1,4 @@
-//! What the accounts of `deploy/` may do, as a real API server judges it.
+//! Permissions of the service accounts of `deploy/`, as a real kube-apiserver enforces them.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -21,14 +21,14 @@ fn server_with(manifests: &[&str]) -> ApiServer {
     server
 }
 
-/// A pod of the DaemonSet on a node.
+/// Creates a pod of the DaemonSet on a node.
 fn add_pod(server: &ApiServer, name: &str, node: &str) -> Value {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
         "nodeName": node, "serviceAccountName": "tortie-node", "containers": [{"name": "c", "image": "none"}]}});
     server.create("/api/v1/namespaces/kube-system/pods", &pod)
 }
 
-/// A token of the node's account, as kubelet gets one for a pod; without a pod, as somebody else may have one.
+/// Returns a token of the node's service account, bound to a pod as kubelet requests it, or unbound.
 fn token(server: &ApiServer, pod: Option<&Value>) -> String {
     let mut spec = json!({"expirationSeconds": 600});
     if let Some(pod) = pod {
@@ -69,7 +69,7 @@ fn a_node_changes_only_itself_and_its_pods() {
         patch(&bound, own).unwrap();
         assert!(denied(&unbound, own), "{own} with a token that names no node");
     }
-    // Whoever else may write nodes is not concerned.
+    // Other clients that may write nodes are not restricted.
     server.merge("/api/v1/nodes/n2/status", &json!({"metadata": {"annotations": {"a": "b"}}}));
 }
 

@@ -1,8 +1,8 @@
-//! kube-apiserver on `tortie datastore` and on the etcd that it is made for, under the same load: pods, leases and namespaces
-//! come and go, stores and API servers are killed, the past is compacted. Both end with the same objects, and neither
-//! API server ever finds its caches at odds with its store.
+//! kube-apiserver on `tortie datastore` and on the etcd version that it ships with, under the same load: pods, leases
+//! and namespaces are created and deleted, datastores and API servers are killed, revisions are compacted. Both must
+//! end with the same objects, and neither kube-apiserver may find its watch cache inconsistent with its datastore.
 //!
-//! `TORTIE_CHURN_SECONDS` makes it last longer.
+//! `TORTIE_CHURN_SECONDS` sets a longer duration.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use tortie_testkit::{Answer, ApiServer, Backing, Call, Upkeep, eventually_showing, resident, run};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-/// Two of these are over before anything is forgotten.
+/// Compaction interval; a revision is compacted after two of them.
 const COMPACTION: Duration = Duration::from_secs(20);
 const CHECKS: Duration = Duration::from_secs(5);
 const AT_LEAST: Duration = Duration::from_secs(50);
-/// Each round is a batch of requests; what happens in the middle of it repeats after so many.
+/// Rounds per cycle. Each round is a batch of requests; the event during a batch depends on its place in the cycle.
 const CYCLE: usize = 6;
 const BATCH: usize = 150;
 const AT_A_TIME: usize = 8;
@@ -26,7 +26,7 @@ const MOST_PODS: usize = 400;
 const NODES: usize = 20;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const CONTROLLERS: &str = "namespace-controller,serviceaccount-controller";
-/// What a check of consistency says that could not be made because the store or the cache was away.
+/// Messages of consistency checks that could not run because the datastore or the cache was unavailable.
 const AWAY: [&str; 7] = [
     "cache is not ready",
     "connection refused",
@@ -37,10 +37,10 @@ const AWAY: [&str; 7] = [
     "context canceled",
 ];
 
-/// Pods, by namespace and name.
+/// The label of each pod, by namespace and name.
 type Labels = BTreeMap<(String, String), String>;
 
-/// What there should be.
+/// The expected objects.
 #[derive(Default)]
 struct Model {
     made: usize,
@@ -71,7 +71,7 @@ impl Model {
         Some(Call::create(&format!("/api/v1/namespaces/{namespace}/pods"), &object))
     }
 
-    /// Requests of which none depends on another.
+    /// Returns requests that do not depend on each other.
     fn batch(&mut self, random: &mut StdRng) -> Vec<Call> {
         let names: Vec<String> = self.namespaces.keys().cloned().collect();
         let all = self.namespaces.iter().flat_map(|(namespace, pods)| {
@@ -119,7 +119,7 @@ impl Model {
         calls
     }
 
-    /// The heartbeat of a node.
+    /// Renews the lease of a node, or creates it.
     fn renew(&mut self, node: &str) -> Call {
         let count = self.leases.entry(node.to_owned()).or_default();
         *count += 1;
@@ -135,7 +135,7 @@ impl Model {
     }
 }
 
-/// What happens in the middle of a batch.
+/// Event during a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Nothing,
@@ -143,7 +143,7 @@ enum Event {
     ServerKilled,
 }
 
-/// An API server, and what it has shown so far.
+/// A kube-apiserver and its measurements.
 struct Side {
     name: &'static str,
     server: ApiServer,
@@ -162,13 +162,13 @@ impl Side {
         Side { name, server, calls: 0, busy: Duration::ZERO, latencies: Vec::new(), memory: 0, restarts: 0 }
     }
 
-    /// Makes the requests, whatever happens meanwhile, again and again until each of them is answered.
+    /// Sends the requests, with the event during them, and retries until each has been answered.
     fn carry_out(&mut self, calls: &[Call], event: Event) {
         let (began, caller) = (Instant::now(), self.server.caller());
         let answers = std::thread::scope(|scope| {
             let answers = scope.spawn(|| caller.call_all(calls, AT_A_TIME));
             if event != Event::Nothing {
-                // Some have been answered by then.
+                // Some requests have been answered at this point.
                 std::thread::sleep(Duration::from_millis(300));
                 match event {
                     Event::StoreKilled => self.server.stop_store(),
@@ -198,7 +198,7 @@ impl Side {
         self.memory = self.memory.max(resident(self.server.store_id()));
     }
 
-    /// The objects are those of the model, however they are read.
+    /// Asserts that the objects equal the model in every kind of list request.
     fn check(&self, model: &Model) {
         let expected: Labels = model
             .namespaces
@@ -240,7 +240,7 @@ impl Side {
         }
     }
 
-    /// Of all pods.
+    /// Returns the labels of all pods.
     fn labels(&self, path: &str) -> Labels {
         let text = |item: &Value, pointer: &str| {
             item.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -252,7 +252,7 @@ impl Side {
         self.items(path).iter().map(pair).collect()
     }
 
-    /// A list, page by page if it is asked for in pages.
+    /// Returns all items of a list, following continue tokens.
     fn items(&self, path: &str) -> Vec<Value> {
         let mut items = Vec::new();
         let mut token = String::new();
@@ -261,7 +261,7 @@ impl Side {
                 true => path.to_owned(),
                 false => format!("{path}&continue={token}"),
             };
-            // A continuation that was compacted away begins anew.
+            // If the continue token was compacted, return nothing; the caller retries.
             let Ok(mut list) = self.server.send("GET", &page, None) else { return Vec::new() };
             items.extend(list["items"].as_array().cloned().unwrap_or_default());
             token = list["metadata"]["continue"].take().as_str().unwrap_or_default().to_owned();
@@ -271,7 +271,7 @@ impl Side {
         }
     }
 
-    /// What the API server says of its caches: how many checks of this life have passed, and what any life complained of.
+    /// Returns how many consistency checks have passed since the last restart, and all complaints in the log.
     fn consistency(&self) -> (u64, Vec<String>) {
         let metrics = self.server.send("GET", "/metrics", None).unwrap_or_default();
         let metrics = metrics.as_str().unwrap_or_default().to_owned();
@@ -316,7 +316,8 @@ fn only_in(one: &Labels, other: &Labels) -> Vec<String> {
     differ.map(|pair| format!("{pair:?}")).collect()
 }
 
-/// Requests that were not carried out. To do what is done already is to be done with it.
+/// Returns the requests that have not been carried out. A conflict or "not found" that shows that the change was
+/// already made counts as success.
 fn unanswered(calls: &[Call], answers: &[Answer]) -> Vec<Call> {
     let is_done = |(call, answer): &(&Call, &Answer)| {
         answer.is_success()
@@ -345,7 +346,7 @@ fn a_control_plane_lives_on_our_store_as_on_etcd() {
             4 => Event::ServerKilled,
             _ => Event::Nothing,
         };
-        // Who goes first has it a little easier: both in turn.
+        // Alternate the order: the first one has a small advantage.
         let first = round % 2;
         for place in [first, 1 - first] {
             sides[place].carry_out(&calls, event);

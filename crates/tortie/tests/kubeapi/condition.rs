@@ -1,10 +1,10 @@
-//! What Kubernetes is told of a node.
+//! The NetworkUnavailable condition that a node sets in Kubernetes.
 
 use crate::world::{NODE, World};
 use serde_json::Value;
 use tortie_testkit::{CalicoGroup, TableOwner};
 
-/// The node's condition that the scheduler looks at: its status and the reason.
+/// Returns status and reason of the NetworkUnavailable condition, which the scheduler considers.
 fn condition(world: &World) -> (String, String) {
     let node = world.server.must("GET", &format!("/api/v1/nodes/{NODE}"), None);
     let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();

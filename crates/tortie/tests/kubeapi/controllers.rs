@@ -1,4 +1,4 @@
-//! The controllers with a real API server: two replicas, of which one leads and may be killed.
+//! The controllers with a real kube-apiserver: two replicas, of which one is the leader and may be killed.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,9 +17,9 @@ const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub const CONFIGURATION: &str = "/apis/projectcalico.org/v3/kubecontrollersconfigurations";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tortie-controllers";
 
-/// An API server, replicas of the controllers, and a client that assigns addresses as nodes do.
+/// A kube-apiserver, replicas of the controllers, and a client that assigns addresses as nodes do.
 pub struct World {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     pub replicas: BTreeMap<String, Process>,
     pub server: ApiServer,
     pub dir: TempDir,
@@ -29,7 +29,7 @@ pub struct World {
 }
 
 impl World {
-    /// With these settings of the controllers, and without any that run.
+    /// Creates pools and the given controller settings; starts no replica.
     pub fn new(controllers: Value) -> World {
         let world = World::empty(CalicoGroup::V3);
         let server = &world.server;
@@ -51,7 +51,7 @@ impl World {
         world
     }
 
-    /// Calico's kinds in a group, the namespace shop, and nothing else.
+    /// Installs Calico's kinds in a group and creates the namespace shop, and nothing else.
     pub fn empty(group: CalicoGroup) -> World {
         let server = ApiServer::start();
         server.install(group);
@@ -102,7 +102,7 @@ impl World {
         self.runtime.block_on(Client::connect(&config)).unwrap()
     }
 
-    /// Every address that is assigned.
+    /// Returns every assigned address.
     pub fn assigned(&self, allocator: &Allocator) -> BTreeSet<IpAddr> {
         let blocks = self.runtime.block_on(allocator.records().blocks(None)).unwrap();
         blocks
@@ -132,7 +132,7 @@ impl World {
     }
 }
 
-/// Random steps of a cluster; whatever leaks is released in the end, what is used never.
+/// Random events in a cluster: every leaked address is released eventually, and no address in use ever.
 #[test]
 fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
     let seed =
@@ -167,7 +167,7 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
                 if let Some(pod) = some(&live, &mut random) {
                     let (_, address) = live.remove(&pod).unwrap();
                     world.server.remove_pod("shop", &pod);
-                    // The collector may have been quicker.
+                    // The garbage collector may already have released it.
                     world.runtime.block_on(allocator.release(&[Release::of(address)])).unwrap();
                 }
             }
@@ -209,7 +209,7 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
             }
         }
     }
-    // At least once, in the middle of what is left to do.
+    // Kill the leader at least once while addresses are still to be released.
     let leader = world.leader();
     if world.replicas.remove(&leader).is_some() {
         kills += 1;
@@ -306,7 +306,7 @@ fn services_get_addresses_and_give_them_back() {
     world.wait("a pool whose addresses are used is kept", || {
         finalizers() == json!(["projectcalico.org/ippool-finalizer"])
     });
-    // Somebody takes it out of the status.
+    // Another client removes the address from the status.
     let path = "/api/v1/namespaces/shop/services/web";
     world.server.merge(&format!("{path}/status"), &json!({"status": {"loadBalancer": {"ingress": null}}}));
     world.wait("it is there again", || world.ingress("web") == given.to_string());
@@ -321,7 +321,8 @@ fn services_get_addresses_and_give_them_back() {
     let free = world.server.must("GET", pool, None);
     assert_eq!(free["status"]["conditions"][0]["reason"], "OK", "{free}");
 
-    // One that is deleted while it is used goes when its blocks are given up, also those of load balancers.
+    // A pool that is deleted while in use disappears when its blocks are released, including blocks of load
+    // balancers.
     world.service("last", json!({"type": "LoadBalancer", "ports": [{"port": 80}]}));
     world.wait("an address is used", || !world.ingress("last").is_empty() && finalizers() != Value::Null);
     world.server.must("DELETE", pool, None);
@@ -329,7 +330,7 @@ fn services_get_addresses_and_give_them_back() {
     world.wait("the pool is gone", || world.server.send("GET", pool, None).is_err());
 }
 
-/// With etcd as the datastore, what Kubernetes has is copied there.
+/// With etcd as the datastore, the controllers copy Kubernetes objects there.
 #[test]
 fn kubernetes_is_mirrored_in_etcd() {
     let mut world = World::new(json!({}));
@@ -363,7 +364,7 @@ fn kubernetes_is_mirrored_in_etcd() {
     let selector = "projectcalico.org/orchestrator == 'k8s' && role == 'db'";
     world.wait("a policy", || stored() == selector);
 
-    // By hand: changed, and deleted.
+    // Change and delete the copies by hand.
     let key = tortie_model::Key::resource(Kind::NetworkPolicy, "shop", "knp.default.closed");
     let mut entry = world.runtime.block_on(client.get(&key)).unwrap();
     let tortie_model::Value::Resource(tortie_model::Resource::NetworkPolicy(found)) = &mut entry.value else {

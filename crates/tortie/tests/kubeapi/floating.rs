@@ -1,4 +1,4 @@
-//! Floating addresses: a pod gets one of a pool, and none that belongs to others.
+//! Floating IPs: a pod may get one from a pool, but no address that belongs to another object.
 
 use crate::world::{NODE, Pod, World};
 use serde_json::json;
@@ -12,14 +12,14 @@ impl World {
         self.server.merge(FELIX, &json!({"spec": {"floatingIPs": setting}}));
     }
 
-    /// Has a pod ask for a floating address.
+    /// Requests a floating address for a pod by annotation.
     fn ask_for(&self, pod: &str, address: &str) {
         let annotation = json!({"cni.projectcalico.org/floatingIPs": json!([address]).to_string()});
         let path = format!("/api/v1/namespaces/shop/pods/{pod}");
         self.server.merge(&path, &json!({"metadata": {"annotations": annotation}}));
     }
 
-    /// The floating addresses that lead anywhere, and the routes to them.
+    /// Returns the NAT rules and routes of floating addresses.
     fn mappings(&self) -> String {
         let table = self.host.exec(&["nft", "list", "table", "inet", "tortie"]);
         let lines = table.lines().filter(|line| line.contains("floating") || line.contains(GRANTED));
@@ -50,7 +50,7 @@ fn pods_take_no_floating_address_of_others() {
     let refusal = world.plugin("ADD", &greedy, "1").unwrap_err();
     assert!(refusal.contains("requested feature is not enabled: floating_ips"), "{refusal}");
     world.feature_control = json!({"floating_ips": true});
-    // A node, the API server, a service, a pod, and an address of no pool.
+    // Addresses of a node, the API server, a service and a pod, and an address outside all pools.
     for address in ["172.30.0.1", "127.0.0.1", "10.78.0.66", &victim.addresses[0], "203.0.113.1"] {
         world.ask_for("greedy", address);
         let refusal = world.plugin("ADD", &greedy, "1").unwrap_err();

@@ -1,4 +1,4 @@
-//! A namespace with 500 pods goes at once, while its sandboxes are still being taken down: nobody's address stays.
+//! A namespace with 500 pods is deleted while its sandboxes are being torn down: no address stays assigned.
 
 use crate::world::{NODE, Pod, World};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tortie_testkit::CalicoGroup;
 
 const PODS: usize = 500;
-/// Requests of a busy kubelet.
+/// Parallel requests of a busy kubelet.
 const AT_ONCE: usize = 8;
 
 #[test]
@@ -30,7 +30,7 @@ fn a_namespace_of_500_pods_is_deleted_at_once() {
     assert_eq!(addresses.len(), 2 * PODS);
     world.wait("the node has a route for each", || routes(&world) == 2 * PODS);
 
-    // The objects go first for some, the sandboxes for others.
+    // For some pods the object is deleted first, for others the sandbox.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let all = "/api/v1/namespaces/other/pods?gracePeriodSeconds=0";
@@ -51,7 +51,7 @@ fn routes(world: &World) -> usize {
     of("-4") + of("-6")
 }
 
-/// Some at a time, the results in the order in which they come.
+/// Processes some items in parallel; returns the results in the order of completion.
 fn side_by_side<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Hubs on the Kubernetes API, found by a service: the one on the node's own machine first, another when it is gone.
+//! Hubs on the Kubernetes API, found through a service: the node prefers the hub on its own machine and uses another
+//! when that is gone.
 
 use crate::world::{NODE, TORTIE, World};
 use serde_json::json;
@@ -8,7 +9,7 @@ use tortie_testkit::{CalicoGroup, Process};
 
 const PORT: u16 = 5473;
 const SERVICE: &str = "calico-typha";
-/// As `deploy/40-hub.yaml` has them.
+/// Names of the Secrets as in `deploy/40-hub.yaml`.
 const SECRET: &str = "tortie-hub";
 const NODE_SECRET: &str = "tortie-hub-client";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
@@ -19,7 +20,8 @@ struct Hub {
 }
 
 impl Hub {
-    /// One that is ready, at an address of the host, which the service has as an endpoint on a node.
+    /// Starts a hub at an address of the host and adds it to the service as an endpoint on a node; returns when it is
+    /// ready.
     fn start(world: &World, address: &'static str, node: &str) -> Hub {
         let mut command = Hub::command(world, address, node);
         let (process, line) = Process::until_first_line(&mut command);
@@ -50,14 +52,14 @@ impl Hub {
         command
     }
 
-    /// A page and its code.
+    /// Returns a page followed by its HTTP status code.
     fn page(&self, world: &World, port: u16, path: &str) -> String {
         let url = format!("http://{}:{port}/{path}", self.address);
         let output = world.host.try_exec(&["curl", "-s", "-w", "%{http_code}", &url]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// How many nodes it tells what happens.
+    /// Returns how many nodes the hub streams updates to.
     fn nodes(&self, world: &World) -> String {
         let page = self.page(world, 9093, "metrics");
         let name = "typha_connections_streaming{syncer=\"felix\"} ";
@@ -65,7 +67,7 @@ impl Hub {
     }
 }
 
-/// The empty Secrets of deploy/40-hub.yaml.
+/// Creates the empty Secrets of deploy/40-hub.yaml.
 fn create_secrets(world: &World) {
     for name in [SECRET, NODE_SECRET] {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
@@ -74,7 +76,8 @@ fn create_secrets(world: &World) {
     }
 }
 
-/// One authority for both hubs, whose key nodes cannot read; what else is in the Secrets stays.
+/// Asserts that both hubs share one certificate authority, that nodes cannot read its key, and that other data of the
+/// Secrets stays.
 fn certificates_are_made_for_hubs_and_nodes(world: &World) {
     let secret = |name: &str| world.server.must("GET", &format!("{SECRETS}/{name}"), None);
     world.wait("the hubs have made certificates", || secret(NODE_SECRET)["data"]["tls.crt"].is_string());
@@ -146,7 +149,7 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
         assert!(!watched(what), "the node watches {what} itself");
     }
 
-    // A client without a certificate gets nothing.
+    // A client without a certificate is rejected.
     let plain = format!("http://{}:{PORT}/", near.address);
     world.wait("a connection without TLS is refused and counted", || {
         assert!(world.host.try_exec(&["curl", "-s", "--max-time", "5", &plain]).stdout.is_empty());
@@ -165,7 +168,7 @@ fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
     world.assert_clean();
 }
 
-/// One that starts while the API server is away must not settle on an API group that the cluster does not serve: every
+/// A hub that starts while kube-apiserver is down must not choose an API group that the cluster does not serve: every
 /// policy would be missing.
 #[test]
 fn a_hub_waits_for_the_api_group() {

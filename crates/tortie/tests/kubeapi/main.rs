@@ -1,8 +1,8 @@
-//! The node daemon on the Kubernetes API: a real API server, real namespaces, real packets. Pods are objects; there is no
-//! kubelet but the test.
+//! Tests of the node daemon on the Kubernetes API with a real kube-apiserver, real network namespaces and real
+//! packets. Pods are only objects; the test takes the place of kubelet.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-/// Tests of an API group in which Calico's objects may be, for each of them.
+/// Runs each test once per API group that may hold Calico's objects.
 macro_rules! in_both_groups {
     ($($name:ident),* $(,)?) => {
         mod v1 {
