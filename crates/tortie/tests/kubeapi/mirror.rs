@@ -1,5 +1,5 @@
-//! Kubernetes in etcd: whatever is changed in either, by whoever, and whatever fails meanwhile, in the end etcd has what
-//! Kubernetes has. `TORTIE_STEPS` says how many changes are made.
+//! Mirroring Kubernetes to etcd: whatever changes on either side and whatever fails, etcd finally holds the same
+//! state as Kubernetes. `TORTIE_STEPS` sets the number of changes.
 
 use crate::controllers::World;
 use rand::rngs::StdRng;
@@ -13,7 +13,7 @@ use tortie_testkit::{Call, Datastore, eventually_showing, free_port};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const STEPS: usize = 240;
-/// Changes that are made at a time, of different objects.
+/// Number of concurrent changes, each of a different object.
 const BATCH: usize = 40;
 const NAMESPACES: usize = 5;
 const NAMES: usize = 12;
@@ -35,13 +35,13 @@ impl Store {
     }
 
     fn restart(&mut self) {
-        // The old one first: it has the files and the port.
+        // Stop the old process first: it holds the files and the port.
         self.running = None;
         self.running = Some(Datastore::start(TORTIE, &self.data, &[&self.url], &[]));
     }
 }
 
-/// What can be changed by a request: where it is, and its objects that there are.
+/// A collection of Kubernetes objects: its path, a template and the existing objects.
 struct Collection {
     path: fn(&str) -> String,
     object: fn(&str, usize) -> Value,
@@ -53,7 +53,7 @@ impl Collection {
         Collection { path, object, there: BTreeSet::new() }
     }
 
-    /// Creates, changes or deletes one that this batch has not touched.
+    /// Creates, changes or deletes an object that this batch has not touched.
     fn change(&mut self, random: &mut StdRng, touched: &mut BTreeSet<String>) -> Option<Call> {
         let namespace = format!("ns-{}", random.random_range(0..NAMESPACES));
         let name = format!("x{}", random.random_range(0..NAMES));
@@ -111,7 +111,7 @@ fn meta(name: &str, version: usize) -> Value {
     json!({"name": name, "labels": {"version": version.to_string()}})
 }
 
-/// The objects that are made from Kubernetes', by what counts of them; nothing if they cannot be listed now.
+/// Returns the objects derived from Kubernetes, reduced to spec and labels; `None` if they cannot be listed.
 fn derived(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
     let mut found = BTreeMap::new();
     for kind in [Kind::Profile, Kind::NetworkPolicy] {
@@ -119,7 +119,7 @@ fn derived(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
         for entry in listing.entries {
             let Key::Resource { name, .. } = &entry.key else { continue };
             if ["kns.", "ksa.", "knp.default."].iter().any(|start| name.starts_with(start)) {
-                // As the datastore would give it back.
+                // Decode it as the datastore would return it.
                 let stored = tortie_model::Value::decode(&entry.key, &entry.value.encode()).unwrap();
                 let object: Value = serde_json::from_slice(&stored.encode()).unwrap();
                 let counts = json!({"spec": object["spec"], "labels": object["metadata"]["labels"]});
@@ -130,7 +130,7 @@ fn derived(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
     Some(found)
 }
 
-/// Labels and account of each endpoint.
+/// Returns labels and service account of each endpoint.
 fn endpoints(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
     let listing = world.runtime.block_on(client.list(&KeyRange::all(Kind::WorkloadEndpoint))).ok()?;
     let described = listing.entries.into_iter().map(|entry| {
@@ -141,7 +141,7 @@ fn endpoints(world: &World, client: &Client) -> Option<BTreeMap<Key, Value>> {
     Some(described.collect())
 }
 
-/// What a plugin writes when it wires a pod, before anybody has looked at the pod's labels.
+/// Writes endpoints without labels, as the CNI plugin does when it attaches a pod.
 fn wire(world: &World, kubernetes: &Client, etcd: &Client) {
     let Ok(pods) = world.runtime.block_on(kubernetes.list(&KeyRange::all(Kind::WorkloadEndpoint))) else {
         return;
@@ -153,12 +153,12 @@ fn wire(world: &World, kubernetes: &Client, etcd: &Client) {
         endpoint.metadata.labels.clear();
         endpoint.metadata.resource_version.clear();
         let value = tortie_model::Value::Resource(Resource::WorkloadEndpoint(endpoint));
-        // It may be there already.
+        // It may already exist.
         let _ = world.runtime.block_on(etcd.create(&entry.key, &value));
     }
 }
 
-/// Somebody who knows no better changes what is made from Kubernetes, deletes it, or adds to it.
+/// Changes, deletes or adds derived objects in etcd, as a careless client might.
 fn meddle(world: &World, etcd: &Client, random: &mut StdRng) {
     let kind = if random.random_bool(0.5) { Kind::Profile } else { Kind::NetworkPolicy };
     let Ok(listing) = world.runtime.block_on(etcd.list(&KeyRange::all(kind))) else { return };
@@ -189,7 +189,7 @@ fn meddle(world: &World, etcd: &Client, random: &mut StdRng) {
             world.runtime.block_on(etcd.create(&key, &entry.value)).map(drop)
         }
     };
-    // The controllers may have been quicker, and the store may be away.
+    // The controllers may have been faster, or the datastore may be down.
     drop(outcome);
 }
 
@@ -269,7 +269,7 @@ fn etcd_has_what_kubernetes_has_whatever_fails() {
         || differences().is_empty(),
         || format!("{:#?}\n{}", differences(), world.log()),
     );
-    // Endpoints of pods that are gone are their plugin's to delete.
+    // Endpoints of deleted pods are left to their CNI plugin.
     let pods = || {
         let (known, mut found) = (endpoints(&world, &kubernetes), endpoints(&world, &etcd));
         if let (Some(known), Some(found)) = (&known, &mut found) {

@@ -1,11 +1,12 @@
-//! What people do with the tools: reading, writing, comparing, and moving a datastore here and away again.
+//! calicoctl and `tortie diff` on the Kubernetes datastore: reading, writing, comparing, and migrating from etcd and
+//! back.
 
 use crate::world::{NODE, World};
 use serde_json::{Value, json};
 use std::process::Command;
 use tortie_testkit::{CalicoGroup, Etcd};
 
-/// What is moved. Each is read back from where it went.
+/// Kinds that are migrated; each is read back from the target.
 const KINDS: [&str; 9] = [
     "ippools",
     "tiers",
@@ -55,7 +56,7 @@ fn documents() -> String {
     .join("\n---\n")
 }
 
-/// Objects without what each store gives anew.
+/// Returns the objects without the metadata that each datastore assigns.
 fn objects(text: &str) -> Vec<Value> {
     let list: Value = serde_json::from_str(text).unwrap();
     let mut items = list["items"].as_array().cloned().unwrap_or_default();
@@ -111,7 +112,7 @@ fn a_datastore_moves_from_etcd_to_kubernetes_and_back() {
         assert!(world.tool("calicoctl", &["ipam", "show", "--show-blocks"], "").contains("10.65.3.0/26"));
         world.tool("calicoctl", &["datastore", "migrate", "unlock"], "");
 
-        // And away again.
+        // Migrate back to etcd.
         world.tool("calicoctl", &["datastore", "migrate", "lock"], "");
         let back = world.tool("calicoctl", &["datastore", "migrate", "export"], "");
         let fresh = Etcd::start().unwrap();
@@ -146,7 +147,7 @@ fn tools_read_write_and_compare() {
     assert!(said.contains("profiles are made from namespaces and service accounts"), "{said}");
     ctl(&["delete", "globalnetworkset", "outside"], "");
 
-    // What a change of policy would do to pods that Kubernetes has.
+    // Show the effect of a policy change on pods of Kubernetes.
     for (pod, address) in [("web", "10.65.0.9"), ("client", "10.65.0.10")] {
         world.server.add_pod("shop", pod, NODE, json!({"app": pod}), json!([]));
         world.server.set_pod_addresses("shop", pod, &[address.to_owned()]);

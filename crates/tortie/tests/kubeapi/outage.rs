@@ -1,4 +1,5 @@
-//! The API server goes away under traffic and comes back without a memory of what was. `TORTIE_OUTAGE_SECONDS` says for how long.
+//! kube-apiserver goes down under traffic and returns with its history compacted. `TORTIE_OUTAGE_SECONDS` sets the
+//! duration of the outage.
 
 use crate::world::World;
 use serde_json::json;
@@ -18,7 +19,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     world.wait_for(&client, &web, true);
     world.wait_for(&other, &web, false);
 
-    // Whatever is written to the kernel is seen.
+    // Record every write to the kernel.
     let files = tempfile::tempdir().unwrap();
     let listen = |name: &str, words: &[&str]| {
         let mut command = world.host.command(words[0]);
@@ -27,7 +28,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     };
     let written = |name: &str| std::fs::read_to_string(files.path().join(name)).unwrap();
     let _listeners = [listen("nft", &["nft", "monitor"]), listen("ip", &["ip", "monitor", "route", "link"])];
-    // They listen once they tell of what is not ours.
+    // The monitors are running once they report changes of this test.
     eventually("the listeners hear", || {
         world.host.nft("add table inet probe\ndelete table inet probe\n");
         world.host.ip("route replace 192.0.2.0/24 dev eth0");
@@ -46,7 +47,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     ping.args(["-n", "-i", "0.02", &web.addresses[0]]).stdout(File::create(&log).unwrap());
     let _ping = Process::start(&mut ping);
     let answers = || std::fs::read_to_string(&log).unwrap().matches(" ms\n").count();
-    // Which of its packets were answered, in order.
+    // Returns the sequence numbers of the answered packets, in order.
     let answered = || -> Vec<usize> {
         let said = std::fs::read_to_string(&log).unwrap();
         let whole = said.split_inclusive('\n').filter(|line| line.ends_with(" ms\n"));
@@ -64,7 +65,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     std::thread::sleep(Duration::from_secs(seconds).saturating_sub(away.elapsed()));
     println!("the API server is away for {:?}, {} packets pass", away.elapsed(), answers() - before);
     world.server.resume();
-    // Whoever comes back cannot hear what happened meanwhile.
+    // Watches cannot resume from a revision before the outage.
     world.server.forget_the_past();
     eventually("the node is back", || back(&world) == 1);
     assert_eq!(lost(&world), 1, "{}", world.log());
@@ -74,7 +75,7 @@ fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
     assert_eq!(ours("nft"), Vec::<String>::new(), "{}", world.log());
     assert_eq!(ours("ip"), Vec::<String>::new(), "{}", world.log());
 
-    // Everything is heard afterwards: of namespaces, of pods, of policies.
+    // Changes after the outage take effect: of pods, policies and namespaces.
     world
         .server
         .merge("/api/v1/namespaces/shop/pods/client", &json!({"metadata": {"labels": {"role": "x"}}}));

@@ -1,4 +1,4 @@
-//! Pods come, talk as Kubernetes' policies say, and go.
+//! Pods are attached, exchange traffic as Kubernetes policies allow, and are detached.
 
 use crate::world::{NODE, World};
 use serde_json::json;
@@ -44,7 +44,7 @@ fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
     let listed = world.tool("calicoctl", &["get", "networkpolicies", "-n", "shop"], "");
     assert!(listed.contains("knp.default.closed") && listed.contains("knp.default.open"), "{listed}");
 
-    // A namespace gets a label, and its pods are others.
+    // A namespace gets a label, which changes the labels that its pods inherit.
     world.apply_policy("open", from(json!({"namespaceSelector": {"matchLabels": {"team": "b"}}})));
     world.wait_for(&client, &web, false);
     world.server.merge("/api/v1/namespaces/other", &json!({"metadata": {"labels": {"team": "b"}}}));
@@ -60,7 +60,7 @@ fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
     world.wait_for(&client, &web, true);
     world.wait_for(&foreign, &web, false);
 
-    // Pods that another program attached have no record: they are adopted from Kubernetes and the kernel.
+    // Pods without an attachment record, as another program leaves them, are adopted from Kubernetes and the kernel.
     world.restart_without_journal();
     for pod in [&web, &client, &foreign] {
         let again = world.plugin("ADD", pod, "1").unwrap_or_else(|said| panic!("{said}\n{}", world.log()));
@@ -88,7 +88,7 @@ fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup)
     let client = world.add("shop", "client", json!({}));
     world.wait_for(&client, &web, true);
 
-    // Kubernetes still tells of the former sandbox when the new one is attached.
+    // Kubernetes still reports the addresses of the old sandbox when the new one is attached.
     let again = world.attach("shop", "web", "2");
     assert_ne!(again.addresses, web.addresses);
     world.wait_for(&client, &again, true);
@@ -97,7 +97,7 @@ fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup)
     world.server.set_pod_addresses("shop", "web", &again.addresses);
     world.wait_for(&client, &again, true);
 
-    // What was let in by its label is not, once its pod is done: the address may be somebody else's.
+    // A completed pod no longer matches by its label: its address may be assigned to another pod.
     let peers = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": "web"}}}]}]});
     world.apply_policy("own", peers);
     world.wait_for(&again, &client, true);
@@ -116,7 +116,7 @@ fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({"role": "client"}));
     world.wait_for(&client, &web, true);
-    // The node runs already, and hears of the new kind.
+    // The node is already running and discovers the new kind.
     world.server.install_cluster_network_policies();
     let cluster = |name: &str, tier: &str, action: &str| {
         let rule = json!({"name": "r", "action": action, "from": [{"pods": {"namespaceSelector": {},
@@ -128,7 +128,7 @@ fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
             "spec": {"tier": tier, "priority": 10, "subject": subject, "ingress": [rule]}});
         world.server.create("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &object);
     };
-    // The baseline comes after everything else, the admin before.
+    // The Baseline tier is evaluated after all other policies, the Admin tier before them.
     cluster("last", "Baseline", "Deny");
     world.wait_for(&client, &web, false);
     world.apply_policy("open", json!({"podSelector": {}, "ingress": [{}]}));
@@ -139,7 +139,7 @@ fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
     world.server.must("DELETE", path, None);
     world.wait_for(&client, &web, true);
 
-    // A policy of Calico's that lets in the endpoints of a service, which come and go.
+    // A Calico policy that allows the endpoints of a service, which change.
     world.server.must("DELETE", "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/open", None);
     let policy = json!({"apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",
         "metadata": {"name": "of-service", "namespace": "shop"},

@@ -1,4 +1,5 @@
-//! Services in BGP: what a router outside the cluster hears of them, from a node with our speaker and one with BIRD.
+//! Service addresses in BGP: the routes that an external router receives from a node with our BGP speaker and from
+//! one with BIRD.
 
 mod subnet;
 
@@ -16,9 +17,9 @@ const SERVICES: &str = "/api/v1/namespaces/shop/services";
 /// A network behind the router.
 const CLIENTS: &str = "192.168.99.0/24";
 
-/// An API server, two nodes and a router on one network.
+/// A kube-apiserver, two nodes and a router on one network.
 struct Cluster {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     nodes: Vec<Installation>,
     daemons: Vec<Process>,
     server: ApiServer,
@@ -28,7 +29,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// n1 speaks BGP itself, n2 has BIRD do it; the router at 172.31.0.100 is in an AS of its own.
+    /// Starts a cluster in which n1 uses our BGP speaker and n2 uses BIRD; the router at 172.31.0.100 is in another
+    /// AS.
     fn new() -> Cluster {
         let fabric = Namespace::new("fabric");
         fabric.ip("link add br0 type bridge");
@@ -61,7 +63,7 @@ impl Cluster {
         cluster
     }
 
-    /// A machine on the network.
+    /// Adds a machine to the network and returns its index.
     fn machine(&mut self, name: &str, number: u8) -> usize {
         let machine = Namespace::new(name);
         self.fabric.ip(&format!("link add p{number} type veth peer name eth0 netns {}", machine.name()));
@@ -134,7 +136,7 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The nodes to which the router would send what is for a prefix.
+    /// Returns the nodes that the router uses as next hops for a prefix.
     fn next_hops(&self, prefix: &str) -> Vec<String> {
         let listed = self.birdc("router.ctl", &format!("show route for {prefix} all"));
         let exactly = listed.lines().any(|line| line.split_whitespace().next() == Some(prefix));
@@ -162,7 +164,7 @@ impl Cluster {
         });
     }
 
-    /// The controllers of the cluster, with a pool for load balancers.
+    /// Starts the controllers, with a pool for load balancers.
     fn start_controllers(&mut self) {
         let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "services"},
             "spec": {"cidr": "198.51.100.0/24", "blockSize": 28, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"}});
@@ -178,7 +180,7 @@ impl Cluster {
         self.daemons.push(controllers);
     }
 
-    /// kube-proxy on both nodes.
+    /// Starts kube-proxy on both nodes.
     fn start_proxies(&mut self) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
         let programs = PathBuf::from(tortie_testkit::run(Command::new(script).arg("dir")).trim());
@@ -191,7 +193,7 @@ impl Cluster {
                 .arg(format!("--kubeconfig={}", self.server.kubeconfig().display()))
                 .arg(format!("--hostname-override=n{number}"))
                 .args(["--proxy-mode=nftables", "--cluster-cidr=10.77.0.0/24"]);
-            // It would set these for the whole machine.
+            // kube-proxy would otherwise set these for the whole machine.
             for limit in ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"] {
                 command.arg(format!("--conntrack-{limit}=0"));
             }
@@ -199,7 +201,7 @@ impl Cluster {
         }
     }
 
-    /// A pod on n2 that serves its name; its address.
+    /// Starts a pod on n2 that serves its name and returns its address.
     fn start_web_server(&mut self) -> String {
         self.server.add_pod("shop", "web", "n2", json!({"app": "web"}), json!([]));
         let pod = Namespace::new("pod");
@@ -231,7 +233,7 @@ impl Cluster {
         address
     }
 
-    /// Somebody behind the router.
+    /// Returns a client host behind the router.
     fn client(&mut self) -> Namespace {
         let (router, client) = (&self.namespaces[0], Namespace::new("client"));
         router.ip(&format!("link add clients type veth peer name eth0 netns {}", client.name()));
@@ -244,13 +246,13 @@ impl Cluster {
         client
     }
 
-    /// The address that a service was given.
+    /// Returns the load balancer address of a service.
     fn given(&self, service: &str) -> String {
         let service = self.server.must("GET", &format!("{SERVICES}/{service}"), None);
         service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Endpoints of the service, each on a node and ready or not.
+    /// Sets the endpoints of a service, each on a node and ready or not.
     fn endpoints(&self, service: &str, endpoints: &[(&str, bool)]) {
         let at = |number: usize| format!("10.77.0.{}", number + 1);
         let listed: Vec<(String, &str, bool)> =
@@ -288,7 +290,7 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     let single = ["10.96.7.7/32", "192.0.2.7/32", "198.51.100.7/32"];
     let wait_for_all = |nodes: &[&str]| single.iter().for_each(|prefix| cluster.wait_for(prefix, nodes));
 
-    // Each address by the nodes with a ready endpoint and by no other: nodes do not pass on each other's.
+    // Only nodes with a ready endpoint announce an address; nodes do not pass on each other's routes.
     cluster.endpoints("web", &[("n1", true), ("n2", false)]);
     wait_for_all(&["n1"]);
     cluster.endpoints("web", &[("n1", true), ("n2", true)]);
@@ -296,14 +298,14 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     cluster.endpoints("web", &[("n1", false), ("n2", true)]);
     wait_for_all(&["n2"]);
 
-    // None of it is for the nodes' kernels, where kube-proxy knows what to do with the addresses.
+    // No service route is installed in the nodes' kernels, where kube-proxy handles the addresses.
     for machine in &cluster.namespaces[1..] {
         let routes = machine.ip("route show table all");
         let services = ["10.96.", "192.0.2.", "198.51.100."];
         assert!(!services.iter().any(|part| routes.contains(part)), "{routes}");
     }
 
-    // A node that nothing outside shall send to says nothing of services.
+    // A node that is excluded from external load balancers announces no service addresses.
     let node = |name: &str, value: Value| {
         let label = json!({"node.kubernetes.io/exclude-from-external-load-balancers": value});
         cluster.server.merge(&format!("/api/v1/nodes/{name}"), &json!({"metadata": {"labels": label}}));
@@ -315,7 +317,7 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     wait_for_all(&["n2"]);
     cluster.wait_for("10.96.0.0/16", &["n1", "n2"]);
 
-    // A single address in the configuration is announced by all, endpoints or not.
+    // A single address in the configuration is announced by all nodes, with or without endpoints.
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "alone"}, "spec": {
         "type": "LoadBalancer", "clusterIP": "10.96.7.8", "ports": [{"port": 80}]}});
     cluster.server.create(SERVICES, &service);
@@ -329,7 +331,7 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     cluster.server.must("DELETE", &format!("{SERVICES}/alone"), None);
     cluster.wait_for("203.0.113.7/32", &[]);
 
-    // The slice goes, the service goes: nothing is left but the ranges.
+    // Deleting the slice or the service withdraws its addresses; only the ranges remain.
     cluster.server.must("DELETE", &format!("{SLICES}/web"), None);
     wait_for_all(&[]);
     cluster.endpoints("web", &[("n1", true)]);
@@ -339,7 +341,7 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
     cluster.wait_for("192.0.2.0/24", &["n1", "n2"]);
 }
 
-/// From a service without an address to a route outside the cluster, and to an answer from its pod.
+/// A service without an address gets one, is announced outside the cluster, and is answered by its pod.
 #[test]
 fn a_client_behind_the_router_reaches_a_service_that_was_given_an_address() {
     let mut cluster = Cluster::new();

@@ -1,10 +1,10 @@
-//! The node's token is replaced and the old one is worth nothing any more.
+//! The node's service account token is replaced and the old one becomes invalid.
 
 use crate::world::World;
 use serde_json::{Value, json};
 use tortie_testkit::CalicoGroup;
 
-/// A token of the account `node` that is good for as long as a secret is there.
+/// Returns a token of the service account `node` that is valid while a Secret exists.
 fn token(world: &World, secret: &str) -> String {
     let secrets = "/api/v1/namespaces/default/secrets";
     let made = world.server.create(secrets, &json!({"metadata": {"name": secret}}));

@@ -1,5 +1,5 @@
-//! What the controllers do for a datastore that has become old: its history is forgotten, and policies get the names under
-//! which they are looked for.
+//! Maintenance by the controllers: compacting the history of etcd, and renaming policies that are stored under old
+//! names.
 
 use crate::controllers::World;
 use serde_json::{Value, json};
@@ -10,14 +10,14 @@ use tortie_testkit::{CalicoGroup, Etcd, free_port};
 
 const V1: &str = "/apis/crd.projectcalico.org/v1";
 
-/// What the configuration says once somebody has changed it.
+/// Changes the controllers' configuration, retrying on conflict.
 fn configure(world: &World, client: &Client, change: impl Fn(&mut Resource)) {
     let key = Key::resource(Kind::KubeControllersConfiguration, "", "default");
     world.wait("the configuration is changed", || {
         let Ok(mut entry) = world.runtime.block_on(client.get(&key)) else { return false };
         let tortie_model::Value::Resource(resource) = &mut entry.value else { return false };
         change(resource);
-        // The controllers write its status meanwhile.
+        // The controllers may write its status concurrently.
         world.runtime.block_on(client.update(&key, &entry.value, &entry.revision)).is_ok()
     });
 }
@@ -66,7 +66,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
         command.output().unwrap().status.success()
     };
     assert!(remembered());
-    // The history goes on, and is forgotten again and again; nobody misses a change because of it.
+    // The history grows and is compacted repeatedly; no change is missed because of it.
     world.wait("the past is forgotten", || {
         profile(if remembered() { "b" } else { "c" });
         !remembered()
@@ -84,7 +84,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
 
     every(0);
     let record = || world.runtime.block_on(client.get(&Key::CompactRevision)).unwrap().revision;
-    // A turn that was under way is over when the next change has been heard of.
+    // A compaction that was in progress is finished once the next change has been processed.
     profile("e");
     let last = record();
     for team in ["f", "g", "h"] {
@@ -94,7 +94,7 @@ fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
     assert_eq!(record(), last, "it is turned off\n{}", world.log());
 }
 
-/// A figure of the controllers' metrics, if they can be had.
+/// Returns the value of a metric of the controllers, if it can be read.
 fn figure(port: u16, name: &str) -> Option<f64> {
     let mut command = Command::new("curl");
     let output = command.args(["-s", &format!("http://127.0.0.1:{port}/metrics")]).output().unwrap();
@@ -102,8 +102,8 @@ fn figure(port: u16, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// The custom resource of a policy, which may say what its name is. Of one of the default tier that does not it is the rest of the
-/// custom resource's name.
+/// Returns the custom resource of a policy, optionally with its name in the metadata annotation. Without it, the name
+/// of a policy of the default tier is the custom resource's name without the tier prefix.
 fn stored(kind: &str, name: &str, said: Option<&str>, spec: Value) -> Value {
     let mut hidden = json!({"labels": {"team": "a"}});
     if let Some(said) = said {
@@ -126,13 +126,13 @@ fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
         (&everywhere, stored("GlobalNetworkPolicy", "default.db", None, spec("default", "a == 'db'"))),
         (&everywhere, stored("GlobalNetworkPolicy", "fine", Some("fine"), spec("default", "a == 'fine'"))),
         (&everywhere, stored("GlobalNetworkPolicy", "security.x", Some("x"), spec("security", "a == 'x'"))),
-        // Somebody has made it anew, not knowing of the other.
+        // Another client has created it again under the new name, unaware of the old one.
         (&everywhere, stored("GlobalNetworkPolicy", "default.twice", None, spec("default", "a == 'old'"))),
         (&everywhere, stored("GlobalNetworkPolicy", "twice", Some("twice"), spec("default", "a == 'new'"))),
     ] {
         world.server.create(collection, &object);
     }
-    // A node of Calico, which may look for policies by the old names.
+    // A calico-node DaemonSet, whose nodes may look up policies by the old names.
     let labels = json!({"k8s-app": "calico-node"});
     let containers = json!([{"name": "c", "image": "none"}]);
     let daemon_set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "calico-node"},
@@ -171,7 +171,7 @@ fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
     assert!(is_there(&everywhere, "default.twice") && is_there(&everywhere, "twice"), "{}", world.log());
     assert_eq!(found(Kind::GlobalNetworkPolicy, "", "twice")["spec"]["selector"], "a == 'new'");
 
-    // Not while it is turned off.
+    // Nothing is renamed while the migrator is disabled.
     let port = free_port().unwrap();
     let configuration = format!("{V1}/kubecontrollersconfigurations/default");
     let migrator = |value: &str| {

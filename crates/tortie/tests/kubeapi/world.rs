@@ -1,4 +1,4 @@
-//! The world of a test: a network namespace with an API server and a node in it, and namespaces for pods.
+//! Test fixture: a network namespace with a kube-apiserver and a node in it, and namespaces for pods.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -9,20 +9,20 @@ pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub const NODE: &str = "n1";
 
 pub struct World {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     installation: Installation,
     pub server: ApiServer,
     pub host: Namespace,
     group: CalicoGroup,
-    /// The first pool, and the length of its blocks.
+    /// CIDR and block size of the default IPv4 pool.
     pool: [&'static str; 2],
-    /// Of the network's configuration.
+    /// `feature_control` of the CNI network configuration.
     pub feature_control: Value,
-    /// What else the node is told when it starts.
+    /// Additional environment variables of the node.
     pub variables: Vec<(&'static str, &'static str)>,
 }
 
-/// A pod with its network.
+/// A pod with its network namespace.
 pub struct Pod {
     pub namespace: String,
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Pod {
 }
 
 impl World {
-    /// A node that Kubernetes knows and that is ready, and the namespaces shop and other.
+    /// Starts a node that is registered in Kubernetes and ready; the namespaces shop and other exist.
     pub fn new(group: CalicoGroup) -> World {
         let mut world = World::without_node(group);
         let kubeconfig = world.server.node_kubeconfig();
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// Starts the node, instead of one that runs, and waits until it is ready.
+    /// Starts the node, replacing a running one, and waits until it is ready.
     pub fn start(&mut self, kubeconfig: &Path) {
         let mut runner = Command::new("ip");
         runner.args(["netns", "exec", self.host.name()]);
@@ -85,7 +85,7 @@ impl World {
         self.installation.start_node(command);
     }
 
-    /// As if another program had attached all pods.
+    /// Restarts the node without its attachment records, as if another program had attached all pods.
     pub fn restart_without_journal(&mut self) {
         self.installation.stop_node();
         std::fs::remove_dir_all(self.installation.path("state/attachments")).unwrap();
@@ -97,7 +97,7 @@ impl World {
         self.installation.log()
     }
 
-    /// A program of ours that knows where the API server is.
+    /// Runs one of our programs with the settings of the API server.
     pub fn try_tool(&self, name: &str, args: &[&str], input: &str) -> Output {
         let program = self.installation.path("bin").join(name);
         let mut command = self.host.command(program.to_str().unwrap());
@@ -105,14 +105,14 @@ impl World {
         tortie_testkit::output(&mut command, input)
     }
 
-    /// What a program of ours prints that must succeed.
+    /// Runs one of our programs, which must succeed, and returns its output.
     pub fn tool(&self, name: &str, args: &[&str], input: &str) -> String {
         let output = self.try_tool(name, args, input);
         assert!(output.status.success(), "{name} {args:?}: {output:?}\n{input}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What the API server has of a pod.
+    /// Returns a pod as stored in the API server.
     pub fn stored(&self, pod: &Pod) -> Value {
         self.server.must("GET", &format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name), None)
     }
@@ -122,7 +122,7 @@ impl World {
         annotations[format!("cni.projectcalico.org/{name}")].as_str().unwrap_or("none").to_owned()
     }
 
-    /// A pod that was scheduled here, attached, and reported as running.
+    /// Creates a pod on this node, attaches it and reports it as running.
     pub fn add(&self, namespace: &str, name: &str, labels: Value) -> Pod {
         self.server.add_pod(namespace, name, NODE, labels, json!([]));
         let pod = self.attach(namespace, name, "1");
@@ -130,7 +130,7 @@ impl World {
         pod
     }
 
-    /// A sandbox for a pod.
+    /// Attaches a sandbox for a pod.
     pub fn attach(&self, namespace: &str, name: &str, sandbox: &str) -> Pod {
         let netns = Namespace::new("pod");
         let mut pod =
@@ -147,7 +147,7 @@ impl World {
         self.plugin("DEL", pod, sandbox).unwrap_or_else(|said| panic!("{said}\n{}", self.log()));
     }
 
-    /// What the plugin says, as kubelet's runtime would call it.
+    /// Runs the CNI plugin as the container runtime does and returns its result.
     pub fn plugin(&self, command: &str, pod: &Pod, sandbox: &str) -> Result<Value, String> {
         let config = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// Applies a NetworkPolicy of Kubernetes in the namespace shop.
+    /// Applies a Kubernetes NetworkPolicy in the namespace shop.
     pub fn apply_policy(&self, name: &str, spec: Value) {
         let path = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies";
         let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// Nothing of any pod is left on the host, and no address is taken.
+    /// Asserts that no pod has left anything on the host and no address is assigned.
     pub fn assert_clean(&self) {
         for family in ["-4", "-6"] {
             let routes = run(Command::new("ip").args(["-n", self.host.name(), family, "route"]));

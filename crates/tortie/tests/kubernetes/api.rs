@@ -1,4 +1,5 @@
-//! kubectl manages Calico's resources in a lab, in both ways. What is applied is what `deploy/` has, in real pods.
+//! kubectl manages Calico's resources in a lab, with the aggregated API server and with custom resources. The
+//! manifests are those of `deploy/`, running in real pods.
 
 use crate::cluster::Cluster;
 use serde_json::Value;
@@ -16,7 +17,8 @@ metadata: {name: web}
 spec: {tier: platform, order: 10, selector: "app == 'web'", ingress: [{action: Allow, protocol: TCP, destination: {ports: [80]}}]}
 "#;
 
-/// What people do first, and what each way must do about it. Only our server has columns of its own.
+/// Runs the first steps of a new user, which must work with either API. Only our API server prints its own table
+/// columns.
 pub fn kubectl_manages_policies(cluster: &Cluster, shown_tier: Option<&str>) {
     cluster.apply(POLICIES);
     let table = cluster.must_kubectl(&["get", "gnp"]);
@@ -26,15 +28,15 @@ pub fn kubectl_manages_policies(cluster: &Cluster, shown_tier: Option<&str>) {
     if let Some(tier) = shown_tier {
         assert_eq!(row.unwrap()[1], tier, "{table}");
     }
-    // What is missing is filled in.
+    // Defaults are filled in.
     let stored: Value =
         serde_json::from_str(&cluster.must_kubectl(&["get", "gnp", "web", "-o", "json"])).unwrap();
     assert_eq!(stored["spec"]["types"], serde_json::json!(["Ingress"]), "{stored}");
     assert_eq!(stored["metadata"]["labels"]["projectcalico.org/tier"], "platform", "{stored}");
-    // calicoctl sees the same.
+    // calicoctl returns the same object.
     let seen = cluster.ctl_json(&["get", "globalnetworkpolicy", "web", "-o", "json"]);
     assert_eq!((&seen["spec"], &seen["metadata"]["uid"]), (&stored["spec"], &stored["metadata"]["uid"]));
-    // A tier that is not there is refused: by the server in one way, by a webhook in the other.
+    // A policy with a missing tier is rejected, by our API server or by a webhook.
     let lost = POLICIES.replace("tier: platform", "tier: nowhere").replace("{name: web}", "{name: lost}");
     let refused = cluster.refused(&lost);
     assert!(refused.contains("nowhere") && !refused.contains("connect"), "{refused}");
@@ -48,7 +50,7 @@ pub fn kubectl_manages_policies(cluster: &Cluster, shown_tier: Option<&str>) {
     assert_eq!(left, "");
 }
 
-/// Kubernetes passes on what it is asked of the group to pods of the Deployment; objects are where nodes look for them.
+/// Asserts that kube-apiserver forwards requests for the group to pods of the Deployment.
 pub fn is_served_by_pods(cluster: &Cluster) {
     let path = "jsonpath={.spec.service.namespace}/{.spec.service.name} {.status.conditions[?(@.type==\"Available\")].status}";
     let said = cluster.must_kubectl(&["get", "apiservice", "v3.projectcalico.org", "-o", path]);
@@ -69,7 +71,7 @@ pub fn is_served_by_pods(cluster: &Cluster) {
     assert_eq!(said, "1");
 }
 
-/// Nobody is between Kubernetes and its custom resources, and a webhook is asked.
+/// Asserts that kube-apiserver serves the group from custom resources, with a webhook for validation.
 pub fn is_served_by_kubernetes(cluster: &Cluster) {
     let said = cluster.must_kubectl(&[
         "get",

@@ -1,4 +1,4 @@
-//! A lab with Kubernetes, and what is left of it afterwards: nothing.
+//! A lab with Kubernetes; removing it must leave nothing behind.
 
 use crate::pods::Pod;
 use serde_json::Value;
@@ -12,17 +12,17 @@ use tempfile::TempDir;
 use tortie_testkit::{eventually, eventually_showing};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-/// Two clusters at a time are too much for a small machine.
+/// Two clusters at once are too much for a small machine.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Removed when dropped, also if the test fails.
+/// A lab with Kubernetes, removed on drop, also if the test fails.
 pub struct Cluster {
     name: String,
     dir: TempDir,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Where Kubernetes' programs are, which are not built by Cargo.
+/// Returns the directory of the Kubernetes programs, which Cargo does not build.
 fn programs() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
     let output = Command::new(script).arg("dir").output().expect("scripts/kube/build");
@@ -38,7 +38,7 @@ impl Cluster {
         Cluster { name: format!("kube{}", std::process::id()), dir, _alone: alone }
     }
 
-    /// Returns when all nodes are ready.
+    /// Starts a lab and returns when all nodes are ready.
     pub fn up(arguments: &[&str]) -> Cluster {
         let cluster = Cluster::new();
         let output = cluster.begin(arguments).output().unwrap();
@@ -46,7 +46,7 @@ impl Cluster {
         cluster
     }
 
-    /// One whose `lab up` was killed when the first node had begun to start.
+    /// Starts a lab whose `lab up` is killed as soon as the first node begins to start.
     pub fn half_way() -> Cluster {
         let cluster = Cluster::new();
         let mut child = cluster.begin(&["--nodes", "1"]).stderr(Stdio::null()).spawn().unwrap();
@@ -67,7 +67,7 @@ impl Cluster {
         command
     }
 
-    /// The network namespace between the nodes.
+    /// Returns the network namespace that connects the nodes.
     pub fn fabric(&self) -> String {
         format!("tortie-{}-net", self.name)
     }
@@ -94,20 +94,20 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What kubectl prints; nothing if it fails, which on a busy machine it may for a while.
+    /// Returns the output of kubectl, or an empty string if it fails, as it may for a while on a busy machine.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["kubectl"], arguments].concat());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Whether kubectl succeeds, and all that it says.
+    /// Returns whether kubectl succeeds, and its output.
     pub fn run_kubectl(&self, arguments: &[&str]) -> (bool, String) {
         let output = self.run(&[&["kubectl"], arguments].concat());
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// What kubectl says of objects of which one must not be taken.
+    /// Applies objects that kubectl must reject and returns the error.
     pub fn refused(&self, objects: &str) -> String {
         let file = self.dir.path().join("refused.yaml");
         fs::write(&file, objects).unwrap();
@@ -140,7 +140,7 @@ impl Cluster {
         );
     }
 
-    /// Merges this into an object by a request to the API server, which is quicker than kubectl; it must be accepted.
+    /// Merges a patch into an object by a direct request, which is faster than kubectl and must be accepted.
     pub fn merge(&self, path: &str, patch: &Value) {
         let text = fs::read_to_string(self.place().join("kubernetes/admin.kubeconfig")).unwrap();
         let config: Value = serde_json::from_str(&text).unwrap();
@@ -153,12 +153,12 @@ impl Cluster {
         assert!(output.status.success(), "{path}: {output:?}");
     }
 
-    /// What kubectl prints that must succeed.
+    /// Runs kubectl, which must succeed, and returns its output.
     pub fn must_kubectl(&self, arguments: &[&str]) -> String {
         self.must(&[&["kubectl"], arguments].concat())
     }
 
-    /// What the evaluator says of a new flow.
+    /// Returns the evaluator's verdict for a new flow.
     pub fn explains(&self, from: &str, to: &str, port: &str) -> bool {
         let output = self.run(&["explain", "--from", from, "--to", to, "--port", port]);
         match output.status.code() {
@@ -192,18 +192,18 @@ impl Cluster {
         Pod::read(&self.kubectl(&["get", "pods", "-n", namespace, "-l", labels, "-o", "json"]))
     }
 
-    /// Of everybody but the cluster itself.
+    /// Returns all pods except those of kube-system.
     pub fn all_pods(&self) -> Vec<Pod> {
         let others = ["--field-selector", "metadata.namespace!=kube-system"];
         Pod::read(&self.kubectl(&[&["get", "pods", "-A", "-o", "json"][..], &others].concat()))
     }
 
-    /// Of our daemon.
+    /// Returns the pods of the node daemon.
     pub fn daemons(&self) -> Vec<Pod> {
         self.pods_of("kube-system", "k8s-app=tortie-node")
     }
 
-    /// For whoever looks at a failure.
+    /// Returns the state of the cluster, for failure messages.
     pub fn picture(&self) -> String {
         let mut text = String::new();
         for arguments in [
@@ -221,7 +221,7 @@ impl Cluster {
         text
     }
 
-    /// Brings it down and looks for what is left.
+    /// Brings the lab down and asserts that nothing is left.
     pub fn down(&self) {
         self.must(&["down"]);
         assert!(!self.place().exists(), "{} is still there", self.place().display());
@@ -235,7 +235,7 @@ impl Cluster {
         assert_eq!(names("/sys/fs/cgroup", &ours), Vec::<String>::new());
     }
 
-    /// Processes that are about this lab, or see something of it mounted.
+    /// Returns processes that refer to this lab or have a mount of it.
     fn traces(&self, ours: &str) -> Vec<String> {
         let place = self.place().display().to_string();
         let own = std::process::id().to_string();
@@ -250,7 +250,7 @@ impl Cluster {
     }
 }
 
-/// What is called so in a directory.
+/// Returns the entries of a directory whose names have the prefix.
 fn names(dir: &str, prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -261,7 +261,7 @@ fn names(dir: &str, prefix: &str) -> Vec<String> {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Once more does no harm; what cannot be removed at once may be a moment later.
+        // Repeating `down` is harmless; resources that are still busy may be removable a moment later.
         for _ in 0..3 {
             if self.run(&["down"]).status.success() {
                 return;

@@ -1,4 +1,4 @@
-//! The controllers as `deploy/` brings them: with the rights that it gives them and no others.
+//! The controllers as `deploy/` installs them, with only the permissions that it grants.
 
 use crate::cluster::Cluster;
 use tortie_testkit::eventually_showing;
@@ -17,7 +17,7 @@ metadata: {name: outside, namespace: demo}
 spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, selector: {app: web}, ports: [{port: 80}]}
 ";
 
-/// As older versions have stored it.
+/// A policy as older versions stored it.
 const OLD_POLICY: &str = "
 apiVersion: crd.projectcalico.org/v1
 kind: GlobalNetworkPolicy
@@ -25,7 +25,7 @@ metadata: {name: default.old, annotations: {projectcalico.org/metadata: '{}'}}
 spec: {tier: default, selector: role == 'nobody', types: [Ingress]}
 ";
 
-/// A policy is stored again under the name by which it is looked for.
+/// Checks that a policy is stored again under its own name.
 pub fn give_policies_their_names(cluster: &Cluster) {
     cluster.apply(OLD_POLICY);
     let names = || cluster.kubectl(&["get", "globalnetworkpolicies.crd.projectcalico.org", "-o", "name"]);
@@ -36,7 +36,7 @@ pub fn give_policies_their_names(cluster: &Cluster) {
     cluster.must_kubectl(&["delete", "globalnetworkpolicies.crd.projectcalico.org", "old"]);
 }
 
-/// Two of them, of which one leads; a service gets an address and gives it back.
+/// Checks that one of two replicas is the leader, and that a service gets an address and releases it.
 pub fn do_their_work(cluster: &Cluster) {
     let replicas = || cluster.pods_of("kube-system", "k8s-app=tortie-controllers");
     let ready = || replicas().len() == 2 && replicas().iter().all(|pod| pod.ready);

@@ -1,4 +1,4 @@
-//! Pods that another plugin has wired: policy is ours, everything else is not.
+//! Pods attached by another CNI plugin: we enforce policy and change nothing else.
 
 use crate::cluster::Cluster;
 use crate::policies::Shop;
@@ -6,7 +6,7 @@ use tortie_testkit::eventually_showing;
 
 const DAEMON_SET: &str = "daemonset/tortie-node";
 
-/// Their interfaces and routes are as ptp makes them, and nothing of ours lies beside them.
+/// Asserts that interfaces and routes are as ptp creates them, with no routes or interfaces of ours.
 pub fn only_policy_is_ours(cluster: &Cluster, shop: &Shop) {
     for node in ["node1", "node2"] {
         let links = cluster.on(node, &["ip", "-br", "link"]);
@@ -27,13 +27,13 @@ pub fn only_policy_is_ours(cluster: &Cluster, shop: &Shop) {
     assert!(pools["items"].as_array().is_none_or(Vec::is_empty), "{pools}");
 }
 
-/// A new daemon knows which interface is whose.
+/// Restarts the daemons; a new daemon must still know the interface of each pod.
 pub fn a_restart_changes_nothing(cluster: &Cluster) {
     cluster.must_kubectl(&["rollout", "restart", "-n", "kube-system", DAEMON_SET]);
     cluster.must_kubectl(&["rollout", "status", "-n", "kube-system", DAEMON_SET, "--timeout=300s"]);
 }
 
-/// With the pods go their interfaces, and what we knew of them.
+/// Asserts that the interfaces and our records disappear with the pods.
 pub fn nothing_is_left(cluster: &Cluster) {
     for node in ["node1", "node2"] {
         let clean = || {

@@ -1,4 +1,4 @@
-//! Hubs as `deploy/` brings them: with the rights that it gives them and no others.
+//! Hubs as `deploy/` installs them, with only the permissions that it grants.
 
 use crate::cluster::Cluster;
 use crate::pods::Pod;
@@ -6,7 +6,8 @@ use tortie_testkit::eventually_showing;
 
 const PORT: &str = ":5473";
 
-/// Nodes find them by their service. One that goes is replaced, and the nodes go to another.
+/// Checks that nodes find hubs through their service, and that a deleted hub is replaced and its nodes connect to
+/// another.
 pub fn serve_the_nodes(cluster: &Cluster, nodes: &[&str]) {
     let hubs = || cluster.pods_of("kube-system", "k8s-app=tortie-hub");
     let are_ready = |hubs: &[Pod]| hubs.len() == nodes.len() && hubs.iter().all(|hub| hub.ready);

@@ -1,4 +1,4 @@
-//! A real Kubernetes on our network: real kubelets call the real plugin, and what people do with kubectl works.
+//! A real Kubernetes on our network: real kubelets call the real plugin, and kubectl works as users expect.
 //!
 //! ```text
 //!   fabric namespace: bridge rack1, tortie datastore, kube-apiserver, controllers, scheduler
@@ -7,7 +7,7 @@
 //!          kube-proxy, and as a pod of the DaemonSet of deploy/: tortie node
 //! ```
 //!
-//! One cluster serves all cases: it takes a while to come up.
+//! One cluster serves all cases, because it takes a while to start.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod api;
@@ -125,7 +125,7 @@ fn the_same_with_a_datastore_beside_kubernetes() {
     cluster.down();
 }
 
-/// Behind hubs, of which one is lost first.
+/// Nodes use hubs; one hub is deleted first.
 #[test]
 fn the_same_in_the_api_group_of_older_installations() {
     let cluster = Cluster::up(&["--nodes", "2", "--bgp", "mesh", "--api-group", "v1", "--hub", "2"]);
@@ -137,7 +137,7 @@ fn the_same_in_the_api_group_of_older_installations() {
     cluster.down();
 }
 
-/// Through our API server behind Kubernetes' own, whose pods keep objects in the older group.
+/// Through our aggregated API server, whose pods store objects in the older group.
 #[test]
 fn kubectl_manages_policies_through_the_api_server() {
     let cluster = Cluster::up(&["--nodes", "1", "--api", "aggregated"]);
@@ -148,7 +148,7 @@ fn kubectl_manages_policies_through_the_api_server() {
     cluster.down();
 }
 
-/// The same where objects are in a store beside Kubernetes, and there is no kube-proxy.
+/// With a datastore beside Kubernetes and without kube-proxy.
 #[test]
 fn kubectl_manages_policies_in_a_datastore_beside_kubernetes() {
     let options = ["--nodes", "1", "--api", "aggregated", "--datastore", "embedded", "--proxy", "none"];
@@ -167,7 +167,7 @@ fn kubectl_manages_policies_as_custom_resources() {
     cluster.down();
 }
 
-/// As with flannel: addresses and routes are somebody else's. Nor is there a kube-proxy.
+/// As with flannel: another plugin provides addresses and routes. There is no kube-proxy either.
 #[test]
 fn policy_is_enforced_where_another_plugin_wires_pods() {
     let cluster = Cluster::up(&["--nodes", "2", "--cni", "ptp", "--proxy", "none"]);
@@ -195,14 +195,14 @@ fn everything_works(cluster: &Cluster, nodes: &[&str]) {
     what_is_deleted_leaves_nothing(cluster, nodes);
 }
 
-/// Killed at any moment, `lab up` leaves only what `lab down` removes.
+/// `lab up`, killed at any moment, leaves nothing that `lab down` does not remove.
 #[test]
 fn a_lab_that_is_killed_half_way_is_removed() {
     let cluster = Cluster::half_way();
     cluster.down();
 }
 
-/// All six, running, with an address of each family.
+/// Waits until all six pods run with an address of each family and returns them.
 fn web_pods(cluster: &Cluster) -> Vec<Pod> {
     let ready = |pods: &[Pod]| pods.len() == 6 && pods.iter().all(Pod::is_ready);
     let web = || cluster.pods_of("demo", "app=web");
@@ -219,7 +219,7 @@ fn the_plugins_are_installed(cluster: &Cluster) {
         let path = "jsonpath={.status.conditions[?(@.type==\"NetworkUnavailable\")].reason}";
         cluster.kubectl(&["get", "node", "node1", "-o", path]) == "CalicoIsUp"
     });
-    // Kubelet has registered it with one, which was ours to take away.
+    // kubelet has registered the node with a taint, which the node must have removed.
     let taints = cluster.must_kubectl(&["get", "node", "node1", "-o", "jsonpath={.spec.taints}"]);
     assert_eq!(taints, "");
 }
@@ -281,7 +281,7 @@ fn services_work(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
     }
 }
 
-/// A route for each pod here, one for each block elsewhere, and a hole for what is left of ours.
+/// Checks that node1 has a route per local pod, one per remote block, and a blackhole route for its own block.
 fn routes_are_those_of_the_textbook(cluster: &Cluster, pods: &[Pod], nodes: &[&str]) {
     let others: Vec<String> =
         (2..=nodes.len()).map(|number| format!("/26 via 10.10.1.{number} dev eth0")).collect();
@@ -318,7 +318,7 @@ fn annotations_are_heard(cluster: &Cluster) {
     let link = cluster.kubectl(&["exec", "-n", "demo", "fixed", "--", "cat", "/sys/class/net/eth0/address"]);
     assert_eq!(link.trim(), "1c:0c:0a:c0:ff:ee");
     assert!(pooled.addresses[0].to_string().starts_with("10.99.0."), "{pooled:?}");
-    // Reached across nodes all the same, and by the port that portmap has opened on its host.
+    // Both pods are reachable across nodes, and through the host port that portmap has opened.
     for (address, port) in [(wanted[0], 8080), (wanted[1], 8080), ("10.10.1.1".parse().unwrap(), 18080)] {
         eventually_showing(
             &format!("the other pod reaches {address} port {port}"),

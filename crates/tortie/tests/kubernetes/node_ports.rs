@@ -1,6 +1,6 @@
-//! What comes in by a port of a node is judged as Calico judges it: by who it is from when it is forwarded. Where the pod
-//! is on the same node that is the client, whatever the source becomes on the way out; where another node has passed it on,
-//! that node, unless the service keeps its traffic local.
+//! Traffic to a NodePort is judged as in Calico: by its source when it is forwarded. On the node of the pod this is
+//! the client, even if the source is masqueraded afterwards; if another node has forwarded it, it is that node,
+//! unless the service has externalTrafficPolicy Local.
 
 use crate::cluster::Cluster;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -10,9 +10,9 @@ use tortie_testkit::eventually_showing;
 
 const WAIT: Duration = Duration::from_secs(2);
 const PORT: u16 = 30080;
-/// The router of the lab's network, which is outside of the cluster.
+/// The router of the lab's network, which is outside the cluster.
 const CLIENT: &str = "10.10.1.254";
-/// The node of the pod, and one that passes on what it gets.
+/// The node of the pod, and a node that forwards to it.
 const NODES: [&str; 2] = ["10.10.1.1", "10.10.1.2"];
 
 const SERVICE: &str = "
@@ -34,7 +34,7 @@ fn only_from(address: &str) -> String {
     )
 }
 
-/// The pod `fixed` is on node1 and serves port 8080.
+/// Checks NodePorts of the pod `fixed`, which is on node1 and serves port 8080.
 pub fn are_judged_by_who_forwards(cluster: &Cluster) {
     let outside = Netns::open(format!("/run/netns/{}", cluster.fabric())).unwrap();
     let expect = |what: &str, wanted: [bool; 2]| {
@@ -54,7 +54,7 @@ pub fn are_judged_by_who_forwards(cluster: &Cluster) {
     cluster.ctl_apply(&only_from(NODES[1]));
     expect("only the other node", [false, true]);
     assert_eq!((says(CLIENT), says(NODES[1])), (false, true));
-    // Now the client is seen as it is, and only the node that has the pod answers.
+    // With externalTrafficPolicy Local the client's address is kept, and only the node of the pod answers.
     cluster.apply(&SERVICE.replace("Policy: Cluster", "Policy: Local"));
     expect("local, only the other node", [false, false]);
     cluster.ctl_apply(&only_from(CLIENT));

@@ -1,4 +1,4 @@
-//! Pods as kubectl shows them, and what they can reach.
+//! Pods as kubectl lists them, and requests from them.
 
 use crate::cluster::Cluster;
 use serde_json::Value;
@@ -13,12 +13,12 @@ pub struct Pod {
     pub uid: String,
     pub node: String,
     pub ready: bool,
-    /// In the order in which Kubernetes has them.
+    /// Addresses in the order of `status.podIPs`.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Pod {
-    /// Of a list; none where there is none to read.
+    /// Parses the JSON of a pod list; returns nothing if it is unreadable.
     pub fn read(list: &str) -> Vec<Pod> {
         let list: Value = serde_json::from_str(list).unwrap_or_default();
         let pod = |item: &Value| {
@@ -46,7 +46,7 @@ impl Pod {
         self.ready && self.addresses.len() == 2
     }
 
-    /// The network namespace that its containers are in, by the control group of one of them.
+    /// Returns the network namespace of its containers, found by the cgroup of one of their processes.
     pub fn netns(&self) -> Netns {
         let group = format!("/pod{}/", self.uid);
         let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
@@ -58,7 +58,7 @@ impl Pod {
     }
 }
 
-/// What a web server says to a pod; nothing if it does not answer.
+/// Fetches a page from inside a pod; returns an empty string if there is no answer.
 pub fn fetch(cluster: &Cluster, from: &Pod, address: IpAddr, port: u16) -> String {
     let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
     let answer = cluster.kubectl(&["exec", "-n", &from.namespace, &from.name, "--", "sh", "-c", &line]);

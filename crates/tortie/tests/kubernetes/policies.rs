@@ -1,4 +1,4 @@
-//! Policies of Kubernetes on real pods: what packets do is what `tortie explain` says they do.
+//! Kubernetes policies on real pods: the packets' fate must equal the verdict of `tortie explain`.
 
 use crate::cluster::Cluster;
 use crate::pods::Pod;
@@ -10,7 +10,7 @@ use tortie_testkit::{eventually, eventually_showing};
 
 const PORTS: [Port; 4] = [Tcp(8080), Tcp(9090), Udp(5353), Udp(5354)];
 
-/// web and near are on one node, the others elsewhere; foreign is in another namespace.
+/// web and near are on one node, the others on other nodes; foreign is in another namespace.
 const PODS: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -58,7 +58,7 @@ spec:
   containers: [{name: c, image: "docker.io/library/busybox:latest", imagePullPolicy: Never, command: [sleep, "86400"]}]
 "#;
 
-/// The definition that the community's API comes with, as far as its names go.
+/// The ClusterNetworkPolicy definition of the network-policy-api project, reduced to its names.
 const CLUSTER_POLICIES: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -119,7 +119,7 @@ spec:
     ports: [{port: 8080, endPort: 8090}, {port: 5354, protocol: UDP}]
 ";
 
-/// The administrators come before NetworkPolicies, the baseline after them.
+/// The Admin tier is evaluated before NetworkPolicies, the Baseline tier after them.
 const TIERS: &str = "
 apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
@@ -157,10 +157,10 @@ spec:
       containers: [{name: c, image: "docker.io/library/busybox:latest", imagePullPolicy: Never, command: [sleep, "86400"]}]
 "#;
 
-/// Who, to whom, at which port, and whether there is an answer.
+/// Source pod, destination pod, port, and whether an answer is expected.
 type Expected<'a> = (&'a str, &'a str, Port, bool);
 
-/// The pods by name, and a way into each.
+/// The pods by name, each with its network namespace.
 pub struct Shop<'a> {
     cluster: &'a Cluster,
     pods: BTreeMap<String, (Pod, Netns)>,
@@ -172,7 +172,7 @@ impl Shop<'_> {
         Shop::open_with(cluster, "node3")
     }
 
-    /// With the foreign pod on this node.
+    /// Starts the pods, with the foreign pod on the given node.
     pub fn open_with<'a>(cluster: &'a Cluster, node: &str) -> Shop<'a> {
         cluster.apply(&PODS.replace("node3", node));
         let ready = || {
@@ -201,7 +201,7 @@ impl Shop<'_> {
         port.answers(self.netns(from), self.address(to, family))
     }
 
-    /// Every packet at once, both families; then what the evaluator says of each.
+    /// Checks all packets in parallel for both families, then the evaluator's verdict for each.
     fn expect(&self, title: &str, expected: &[Expected]) {
         std::thread::scope(|scope| {
             for (case, family) in expected.iter().flat_map(|case| [(case, 0), (case, 1)]) {
@@ -227,7 +227,7 @@ impl Shop<'_> {
         self.cluster.delete(policies);
     }
 
-    /// Everybody answers everybody, as long as there is no policy.
+    /// Asserts that all pods reach each other when no policy exists.
     fn is_open(&self) {
         let all = [
             ("near", "web", Tcp(8080), true),
@@ -241,13 +241,13 @@ impl Shop<'_> {
     pub fn close(self) {
         let Shop { cluster, pods, _servers } = self;
         drop((_servers, pods));
-        // Whichever node it is on.
+        // Deleting by name works for whichever node the pod is on.
         cluster.delete(PODS);
         eventually_showing("the shop is closed", || cluster.all_pods().is_empty(), || cluster.picture());
     }
 }
 
-/// Closed while there is a policy, and open again.
+/// Checks that default deny closes the pods, and that they are open again without it.
 pub fn default_deny(shop: &Shop) {
     shop.under(
         "default deny",
@@ -262,7 +262,7 @@ pub fn default_deny(shop: &Shop) {
     shop.is_open();
 }
 
-/// Policies come and go one by one.
+/// Checks each kind of rule with one policy at a time.
 pub fn every_kind_of_rule(shop: &Shop) {
     default_deny(shop);
     shop.under(
@@ -312,7 +312,7 @@ pub fn every_kind_of_rule(shop: &Shop) {
     );
 }
 
-/// Everybody but one.
+/// Returns a policy that allows all pods but one by ipBlock.
 fn blocks(shop: &Shop) -> String {
     let block = |family: usize, cidr: &str, length: u8| {
         format!("{{ipBlock: {{cidr: \"{cidr}\", except: [\"{}/{length}\"]}}}}", shop.address("near", family))
@@ -324,7 +324,7 @@ fn blocks(shop: &Shop) -> String {
     )
 }
 
-/// Their kind is new to nodes that run already; those hear of it.
+/// Checks the tiers of ClusterNetworkPolicies, a kind that running nodes discover after they started.
 pub fn tiers_of_cluster_policies(shop: &Shop) {
     shop.cluster.apply(CLUSTER_POLICIES);
     let wait = ["wait", "--for=condition=Established", "crd/clusternetworkpolicies.policy.networking.k8s.io"];
@@ -347,7 +347,7 @@ pub fn tiers_of_cluster_policies(shop: &Shop) {
     shop.is_open();
 }
 
-/// Policies that all let the streams pass replace each other, and not a datagram is lost.
+/// Replaces policies that all allow the streams; no datagram may be lost.
 pub fn changes_under_traffic(shop: &Shop) {
     let ends = [("near", 0), ("client", 0), ("client", 1)];
     let start = |(from, family)| Stream::start(shop.netns(from), shop.address("web", family), 5353);
@@ -367,7 +367,7 @@ pub fn changes_under_traffic(shop: &Shop) {
     streams.into_iter().for_each(|stream| assert!(stream.end() > 120));
 }
 
-/// Who a pod is follows from its labels.
+/// Checks that a changed pod label changes which rules match the pod.
 pub fn labels_decide(shop: &Shop) {
     shop.cluster.apply(PODS_AND_PORTS);
     let label = |value: &str| {
@@ -389,7 +389,7 @@ pub fn labels_decide(shop: &Shop) {
     shop.cluster.delete(PODS_AND_PORTS);
 }
 
-/// Pods that come are let in, and those that go are forgotten.
+/// Checks that new pods are allowed and deleted pods are removed from the sets.
 pub fn pods_come_and_go(shop: &Shop) {
     shop.cluster.apply(PODS_AND_PORTS);
     shop.cluster.apply(GUESTS);

@@ -1,5 +1,5 @@
-//! Tortie as people have it in a cluster: one `kubectl apply` brings it, a rolling restart disturbs nobody, and
-//! one `kubectl delete` leaves the hosts as they were.
+//! Installing and removing Tortie in a cluster: a rolling restart loses no packet, and one `kubectl delete` leaves
+//! the hosts as they were.
 
 use crate::cluster::Cluster;
 use crate::policies::Shop;
@@ -14,7 +14,7 @@ fn manifests() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").display().to_string()
 }
 
-/// The pods of the DaemonSet are replaced one by one while datagrams go between nodes.
+/// Replaces the pods of the DaemonSet one by one while datagrams pass between nodes.
 pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
     let uids = || cluster.daemons().into_iter().map(|pod| pod.uid).collect::<BTreeSet<_>>();
     let before = uids();
@@ -29,7 +29,7 @@ pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
     assert!(carried.iter().all(|count| *count > 100), "{carried:?}");
 }
 
-/// Nothing of ours is left on any node. All that `deploy/` has is there to be deleted, and nothing keeps it.
+/// Deletes all manifests of `deploy/`; no finalizer blocks it, and nothing of ours is left on any node.
 pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
     let path = "jsonpath={.items[*].metadata.finalizers}";
     let kept = || cluster.must_kubectl(&["get", "ippools,tiers", "-o", path]);
@@ -66,7 +66,7 @@ fn left_on(cluster: &Cluster, node: &str) -> Vec<String> {
     let links =
         links.into_iter().filter(|link| ["cali", "vxlan", "tunl"].iter().any(|name| link.starts_with(name)));
     let routes = [["-4"], ["-6"]].map(|family| lines(&[&["ip"][..], &family, &["route"]].concat())).concat();
-    // What the lab has given the node, and what the kernel makes of it.
+    // Routes that the lab configures, and those that the kernel derives from them.
     let given = |route: &String| {
         [
             "default via 10.10.",

@@ -1,4 +1,4 @@
-//! Packets between pods: connections and datagrams that are made inside their network namespaces.
+//! TCP connections and UDP datagrams between pods, made inside their network namespaces.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,10 +10,10 @@ use tortie_dataplane::Netns;
 use tortie_testkit::PATIENCE;
 use tortie_testkit::bind_when_free;
 
-/// How long an answer may take before there is none.
+/// Timeout of an answer.
 const WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
-/// One that is lost on a busy machine would look the same as one that is dropped.
+/// Timeout of a datagram in a stream; long, because a delayed packet on a busy machine must not count as lost.
 const LATE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Port {
 }
 
 impl Port {
-    /// As `tortie explain` reads it.
+    /// Returns the port in the syntax of `tortie explain`.
     pub fn text(self) -> String {
         match self {
             Port::Tcp(port) => format!("tcp/{port}"),
@@ -31,7 +31,7 @@ impl Port {
         }
     }
 
-    /// Whether there is an answer from this port.
+    /// Returns whether this port answers.
     pub fn answers(self, from: &Netns, address: IpAddr) -> bool {
         let answers = || match self {
             Port::Tcp(port) => TcpStream::connect_timeout(&SocketAddr::new(address, port), WAIT).is_ok(),
@@ -51,7 +51,7 @@ fn any(like: IpAddr) -> SocketAddr {
 
 fn echoed(socket: &UdpSocket, to: SocketAddr, sent: &[u8]) -> bool {
     let mut buffer = [0; 64];
-    // Nobody may listen: the answer to an earlier one comes out here.
+    // Ignore the error, which may report that an earlier datagram was refused.
     let _ = socket.send_to(sent, to);
     let deadline = Instant::now() + socket.read_timeout().unwrap().unwrap_or(WAIT);
     while Instant::now() < deadline {
@@ -65,7 +65,7 @@ fn echoed(socket: &UdpSocket, to: SocketAddr, sent: &[u8]) -> bool {
     false
 }
 
-/// How long a change takes to be made, and after how long from its beginning the first of many datagrams is answered.
+/// Returns how long the change takes, and the time from its start until the first datagram is answered.
 pub fn first_answer(from: &Netns, address: IpAddr, port: u16, change: impl FnOnce()) -> [Duration; 2] {
     let socket = from.run(|| UdpSocket::bind(any(address))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
@@ -83,7 +83,7 @@ pub fn first_answer(from: &Netns, address: IpAddr, port: u16, change: impl FnOnc
     })
 }
 
-/// Somebody who answers at ports of a pod; ends when dropped.
+/// Servers on ports of a pod, stopped on drop.
 pub struct Servers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -135,7 +135,7 @@ impl Drop for Servers {
     }
 }
 
-/// Datagrams that go to an echo and back, one after the other, until it is asked how many did.
+/// Datagrams sent to an echo server one after the other until the stream is ended.
 pub struct Stream {
     stop: Arc<AtomicBool>,
     carried: Arc<AtomicU64>,
@@ -167,7 +167,7 @@ impl Stream {
         self.carried.load(Ordering::Relaxed)
     }
 
-    /// How many came back; fails if one did not.
+    /// Stops the stream and returns how many datagrams came back; panics if one was lost.
     pub fn end(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let lost = self.thread.take().unwrap().join().unwrap();

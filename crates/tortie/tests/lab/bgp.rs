@@ -1,4 +1,4 @@
-//! Nodes tell each other their routes by BGP.
+//! Nodes exchange their routes over BGP.
 
 mod bird;
 mod takeover;
@@ -16,10 +16,10 @@ impl Lab {
         list("-4") + &list("-6")
     }
 
-    /// Every node has a route to every block, its own as a blackhole.
+    /// Waits until every node has a route to every block, with a blackhole for its own.
     fn wait_for_routes(&self, nodes: &[&str]) {
         for node in nodes {
-            // One of each family for every node.
+            // One route of each family per node.
             let wanted = 2 * nodes.len();
             eventually(self, &format!("{wanted} routes on {node}"), || {
                 self.routes(node).lines().count() == wanted
@@ -37,7 +37,7 @@ impl Lab {
         self.sessions(node).iter().map(|peer| peer["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Waits until this many sessions are up.
+    /// Waits until this many sessions are established.
     fn established(&self, node: &str, wanted: usize) {
         eventually(self, &format!("{wanted} sessions of {node}"), || {
             let up = |peer: &&serde_json::Value| peer["state"] == "Established";
@@ -74,7 +74,7 @@ fn a_mesh_carries_the_routes_through_crashes() {
     lab.wait_for_routes(&["node1", "node2", "node3", "node4"]);
     lab.pods_reach_each_other(&pods);
 
-    // A daemon dies and comes back while packets flow: nobody withdraws anything.
+    // A daemon is killed and restarted while packets flow: graceful restart keeps all routes.
     let pingers: Vec<Pinger> = [false, true]
         .iter()
         .flat_map(|v6| [("one", family(&pods[1].1, *v6)), ("two", family(&pods[0].1, *v6))])
@@ -89,7 +89,7 @@ fn a_mesh_carries_the_routes_through_crashes() {
     pingers.iter().for_each(Pinger::none_lost);
     drop(pingers);
 
-    // One that stays away past its time is given up.
+    // The routes of a node that stays away longer than its restart time are withdrawn.
     lab.apply(
         "{kind: BGPConfiguration, apiVersion: projectcalico.org/v3, metadata: {name: default}, \
                spec: {nodeMeshMaxRestartTime: 3s}}",
@@ -114,7 +114,7 @@ fn a_reflector_passes_the_routes_on() {
     assert_eq!(lab.peers("node1").len(), 4);
     let said = lab.run(&["bgp"]);
     assert_eq!(said.matches("Established").count(), 8, "{said}");
-    // The picture of the lab has them too.
+    // The lab status lists the sessions too.
     let status = lab.status();
     let sessions = status["nodes"][1]["sessions"].as_array().unwrap();
     assert_eq!(sessions.len(), 2, "{status:#}");

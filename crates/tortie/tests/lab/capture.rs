@@ -1,4 +1,4 @@
-//! What goes over an interface, seen as a sniffer sees it: whole frames, of both directions.
+//! Captures all frames on an interface, in both directions, and parses their IP headers.
 
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -10,22 +10,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use tortie_dataplane::Netns;
 
 const VXLAN_PORT: u16 = 4789;
-/// For IPv4 and for IPv6.
+/// Ports for IPv4 and IPv6.
 const WIREGUARD_PORTS: [u16; 2] = [51820, 51821];
 const IPIP: u8 = 4;
 const UDP: u8 = 17;
 const ETHERNET: usize = 14;
 const UDP_AND_VXLAN: usize = 16;
-/// Room for what comes while nobody reads.
+/// Receive buffer size, for packets that arrive between two reads.
 const BUFFER: usize = 8 << 20;
 
-/// What a packet was seen in.
+/// Encapsulation of a captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrap {
     None,
     Vxlan,
     Ipip,
-    /// Nobody can tell what is inside: the addresses are those of the nodes.
+    /// Encrypted: the addresses are those of the nodes.
     Wireguard,
 }
 
@@ -34,7 +34,7 @@ pub struct CapturedPacket {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub wrap: Wrap,
-    /// It, or what it is in, is only a part of a packet.
+    /// Whether the packet or its outer packet is a fragment.
     pub is_fragment: bool,
 }
 
@@ -55,18 +55,18 @@ impl Capture {
                 socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::EthAll)
                     .unwrap();
             setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
-            // Which leaves the protocols as they are.
+            // The protocol of the address is 0, so that the socket keeps its own.
             bind(socket.as_raw_fd(), &link).unwrap();
             Capture { socket }
         };
         let path = format!("/run/netns/{namespace}");
         let capture = Netns::open(&path).unwrap().run(open).unwrap();
-        // What came by other interfaces before it was bound to this one.
+        // Discard packets that other interfaces received before the bind.
         capture.packets();
         capture
     }
 
-    /// The packets that were seen since the last time.
+    /// Returns the packets captured since the last call.
     pub fn packets(&self) -> Vec<CapturedPacket> {
         let mut packets = Vec::new();
         let mut frame = vec![0; 65536];
@@ -80,7 +80,7 @@ impl Capture {
     }
 }
 
-/// The packet of a frame: the inner one if it can be read.
+/// Parses a frame; returns the inner packet if there is a readable one.
 fn read(frame: &[u8]) -> Option<CapturedPacket> {
     let outer = Ip::read(frame.get(ETHERNET..)?)?;
     let port = outer.rest.get(2..4).map(|port| u16::from_be_bytes([port[0], port[1]]));

@@ -1,5 +1,5 @@
-//! The conformance cases of policy on real nodes: resources written with calicoctl, real packets between real pods, and
-//! the kernel's own counters for what decided.
+//! The policy conformance cases on real nodes: resources written with calicoctl, real packets between real pods, and
+//! kernel counters to identify the deciding rule.
 
 mod cluster;
 mod kernel;
@@ -12,9 +12,9 @@ use cluster::Cluster;
 use tortie_testkit::CalicoGroup;
 use tortie_testkit::conformance::{Case, cases};
 
-// All of them are shown by packets. Two things around them are not: the line that case 6 has the kernel log, as kernels
-// print nothing of what namespaces log (that the packet met the rule is seen by its counter); and that the nodes have
-// heard of the staged policies of cases 7 and 8 when packets are sent, as they show nothing of them.
+// All cases are verified by packets, with two exceptions. Case 6: the kernel does not print log lines of other
+// network namespaces, so only the counter proves that the packet matched the rule. Cases 7 and 8: staged policies
+// have no visible effect, so the test cannot tell whether the nodes have received them when packets are sent.
 #[test]
 fn every_conformance_case() {
     run_all(None);

@@ -1,4 +1,4 @@
-//! Services with addresses of the nodes' own subnet: a host on it reaches them though nobody has told it of a route.
+//! Services with addresses in the nodes' own subnet: a host of the subnet reaches them without a route.
 
 use super::{Cluster, SERVICES};
 use serde_json::json;
@@ -6,7 +6,7 @@ use tortie_testkit::Namespace;
 
 const V4: &str = "172.31.0.193";
 const V6: &str = "fd31::c1";
-/// Asked for in the spec; and in the status, of a pool for pods.
+/// Addresses that are requested in the spec, and set in the status from a pool for pods.
 const STOLEN: [&str; 2] = ["172.31.0.194", "172.31.0.210"];
 const NODES: [&str; 2] = ["n1", "n2"];
 
@@ -16,7 +16,7 @@ impl Cluster {
         self.server.merge("/apis/projectcalico.org/v3/felixconfigurations/default", &spec);
     }
 
-    /// The nodes that answer for an address.
+    /// Returns the nodes that answer ARP or NDP for an address.
     fn answering(&self, address: &str) -> Vec<&'static str> {
         let family = if address.contains(':') { "-6" } else { "-4" };
         let answers = |node: &Namespace| node.ip(&[family, "neigh", "show", "proxy"]).contains(address);
@@ -33,7 +33,7 @@ impl Cluster {
     }
 }
 
-/// Has the host forget where addresses are.
+/// Flushes the neighbour cache of the host.
 fn forget(host: &Namespace) {
     host.ip("-4 neigh flush dev eth0");
     host.ip("-6 neigh flush dev eth0");
@@ -74,7 +74,7 @@ fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for
     let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": V4}, {"ip": V6}]}}});
     cluster.server.merge(&format!("{SERVICES}/web/status"), &status);
     cluster.endpoints_at("web", &[(pod, "n2", true)]);
-    // kube-proxy has no IPv6 here: whoever is sent such a packet answers it.
+    // kube-proxy runs without IPv6 here: let each node answer these packets itself.
     for node in NODES {
         cluster.node(node).nft(&format!(
             "table ip6 service {{ chain to {{ type nat hook prerouting priority -100; ip6 daddr {V6} redirect; }}; }}"
@@ -97,14 +97,14 @@ fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for
     for address in STOLEN {
         assert_eq!(cluster.answering(address), [""; 0], "{address}");
     }
-    // What no service takes does not go round in the node that answers.
+    // Packets that no service accepts must not loop in the node that answers.
     let owner = cluster.node(cluster.answering(V4)[0]);
     let before = through_loopback(owner);
     assert!(!host.try_exec(&["ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", V4]).status.success());
     let after = through_loopback(owner);
     assert!(after - before < 30, "{} packets for 3", after - before);
 
-    // A node that leaves hands its share over.
+    // When a node leaves, another one answers for its addresses.
     let leaving = cluster.answering(V4)[0];
     let other = NODES.into_iter().find(|name| *name != leaving).unwrap();
     cluster.server.must("DELETE", &format!("/api/v1/nodes/{leaving}"), None);

@@ -1,4 +1,4 @@
-//! One node of the mesh has BIRD speak for it.
+//! A mesh in which BIRD is the BGP speaker of one node.
 
 use super::eventually;
 use crate::pinger::Pinger;
@@ -6,7 +6,7 @@ use crate::{Lab, family};
 use std::collections::BTreeMap;
 
 impl Lab {
-    /// Since when each session is as it is.
+    /// Returns when each session entered its current state.
     fn since(&self, node: &str) -> BTreeMap<String, u64> {
         let sessions = self.sessions(node);
         sessions
@@ -20,12 +20,13 @@ impl Lab {
         self.run(&["exec", node, "--", "kill", "-9", note.split_whitespace().next().unwrap()]);
     }
 
-    /// Has the next start of the node be its first: as on a host of Calico, only the kernel's routes tell of a speaker.
+    /// Makes the next start of the node look like its first: as on a Calico host, only the kernel's routes indicate
+    /// an earlier speaker.
     pub(super) fn forget_speaker(&self, node: &str) {
         std::fs::remove_file(self.dir().join(format!("nodes/{node}/run/bgp"))).unwrap();
     }
 
-    /// Waits until no route is kept for somebody who has not come back yet.
+    /// Waits until no stale route is kept for a restarting peer.
     fn advertised_again(&self, nodes: &[&str]) {
         for node in nodes {
             self.established(node, 4);
@@ -38,7 +39,7 @@ impl Lab {
         }
     }
 
-    /// For which nodes BIRD shall speak from their next start on.
+    /// Sets the nodes that use BIRD from their next start.
     pub(super) fn set_bird(&self, nodes: &[&str]) {
         let file = self.dir().join("lab.json");
         let mut lab: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -70,7 +71,7 @@ fn a_mesh_of_ours_and_of_bird() {
     let listening = lab.run(&["exec", "node3", "--", "ss", "-Hltnp", "sport", "=", ":179"]);
     assert!(listening.contains("bird") && !listening.contains("tortie"), "{listening}");
 
-    // The table that people know.
+    // The table of `calicoctl node status`.
     let table = lab.node_status("node3");
     for peer in ["10.10.1.1", "10.10.1.2", "fd00:10:10:1::1", "fd00:10:10:1::2"] {
         let row: Vec<&str> =
@@ -82,7 +83,7 @@ fn a_mesh_of_ours_and_of_bird() {
     let paths = lab.run(&["exec", "node3", "--", "tortie", "bgp", "routes"]);
     assert!(paths.contains("Mesh_10_10_1_1") && paths.contains("2147482623"), "{paths}");
 
-    // A new peer and a new filter: BIRD is reconfigured, and no other session notices.
+    // Add a peer and a filter: BIRD is reconfigured without affecting other sessions.
     let (bird, other) = (lab.since("node3"), lab.since("node1"));
     lab.apply(
         "{kind: BGPFilter, apiVersion: projectcalico.org/v3, metadata: {name: quiet.one}, \
@@ -100,7 +101,7 @@ fn a_mesh_of_ours_and_of_bird() {
     after.remove("Node_10_10_1_99");
     assert_eq!((after, lab.since("node1")), (bird, other), "sessions of others flapped");
 
-    // The node's daemon may go and come back: BIRD and the packets do not care.
+    // A restart of the node's daemon affects neither BIRD nor the packets.
     let pinger = Pinger::start(&lab, "one", family(&pods[2].1, false));
     pinger.wait_for_more(20);
     lab.run(&["node", "stop", "node3", "--kill"]);
@@ -111,10 +112,10 @@ fn a_mesh_of_ours_and_of_bird() {
     pinger.none_lost();
     drop(pinger);
 
-    // A peer that is never there would have BIRD wait for it after its restart.
+    // After a restart BIRD would wait for a peer that never connects.
     lab.run(&["ctl", "delete", "bgppeer", "nobody"]);
     eventually(&lab, "BIRD forgets the peer", || lab.peers("node3").len() == 4);
-    // The node takes over from BIRD, then BIRD from the node: nobody withdraws anything, not a packet is lost.
+    // The node takes over from BIRD, then BIRD from the node: no route is withdrawn and no packet is lost.
     let pingers: Vec<Pinger> = [("one", 2, false), ("one", 2, true), ("three", 1, false), ("three", 1, true)]
         .map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[to].1, v6)))
         .into();
@@ -135,7 +136,7 @@ fn a_mesh_of_ours_and_of_bird() {
     pingers.iter().for_each(Pinger::none_lost);
     drop(pingers);
 
-    // Without BIRD the node says so, and what to do. Its routes stay.
+    // Without BIRD the node reports it and how to fix it. Its routes stay.
     lab.kill_bird("node3");
     eventually(&lab, "the node notices", || lab.node_status("node3").contains("but no BIRD answers at"));
     lab.ping("one", family(&pods[2].1, true));

@@ -1,4 +1,5 @@
-//! A node of Calico becomes ours while its pods talk to another node: BIRD spoke for it, and Felix's chains guard it.
+//! Taking over a Calico node while its pods exchange traffic with another node: BIRD was its BGP speaker, and Felix's
+//! chains enforce its policy.
 
 use super::eventually;
 use crate::felix_chains::FelixMode;
@@ -15,7 +16,7 @@ const POLICY: &str = "{kind: GlobalNetworkPolicy, apiVersion: projectcalico.org/
     {selector: all(), types: [Ingress], ingress: [{action: Deny, protocol: TCP, destination: {ports: [81]}}, \
     {action: Deny, protocol: UDP, destination: {ports: [81]}}, {action: Allow}]}}";
 
-/// Has a node neither accept nor make BGP connections.
+/// Blocks BGP connections from and to a node.
 const SLOW_PEER: &str = "nft 'table inet slow { chain input { type filter hook input priority -200; \
     tcp dport 179 drop; tcp sport 179 drop; }; }'";
 
@@ -28,7 +29,7 @@ impl Lab {
         self.run(&["exec", node, "--", "sh", "-c", script])
     }
 
-    /// Waits until the other node has every route from a speaker that has come back.
+    /// Waits until the other node has received every route again after the restart.
     fn converged(&self) {
         self.established("node1", 2);
         eventually(self, "no route is stale", || {
@@ -40,7 +41,7 @@ impl Lab {
     }
 }
 
-/// A connection that stays open.
+/// A TCP connection that stays open.
 struct Connection {
     client: TcpStream,
     server: TcpStream,
@@ -60,7 +61,7 @@ impl Connection {
         connection
     }
 
-    /// Both ends hear each other.
+    /// Asserts that data passes in both directions.
     fn is_alive(&mut self) {
         let mut heard = [0; 4];
         self.client.write_all(b"ping").unwrap();
@@ -71,7 +72,7 @@ impl Connection {
     }
 }
 
-/// Node 2 is as Calico leaves it: BIRD has been killed, and Felix's chains alone guard its pod.
+/// Leaves node 2 as Calico does: BIRD has been killed, and only Felix's chains protect its pod.
 fn be_calico(lab: &Lab, modes: &[FelixMode]) {
     lab.run(&["node", "stop", "node2", "--kill"]);
     let interface = lab.on_node("node2", "ip -o link | grep -o 'cali[0-9a-f]*' | head -n 1");
@@ -102,7 +103,7 @@ fn calico_node_is_taken_over_without_loss() {
     lab.converged();
     for (modes, encapsulated) in [(&FelixMode::ALL[..2], false), (&FelixMode::ALL[2..], true)] {
         if encapsulated {
-            // Back to BIRD, and the pools to VXLAN.
+            // Return to BIRD, and switch the pools to VXLAN.
             lab.run(&["node", "stop", "node2", "--kill"]);
             lab.set_bird(&["node2"]);
             lab.run(&["node", "start", "node2"]);
@@ -135,7 +136,7 @@ fn calico_node_is_taken_over_without_loss() {
         let go_on = |answers: usize| pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
         go_on(20);
         assert!(!is_free_of_felix(&lab));
-        // The peer is slow to answer: meanwhile BIRD's routes are the only ones.
+        // The peer is slow to answer: until then only BIRD's routes exist.
         lab.on_node("node1", SLOW_PEER);
         lab.run(&["node", "start", "node2"]);
         go_on(50);

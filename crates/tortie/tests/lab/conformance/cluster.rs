@@ -1,5 +1,5 @@
-//! The cluster of the cases as a lab: the pods of namespace shop on one node, that of namespace other on another, and
-//! hosts outside in the network between them.
+//! The cluster of the conformance cases as a lab: the pods of namespace shop on one node, the pod of namespace other
+//! on another, and external hosts in the network between them.
 
 use super::kernel::{ENDPOINT_TO_HOST, Kernel};
 use super::kube::{self, Kube};
@@ -18,30 +18,30 @@ use tortie_testkit::{CalicoGroup, PATIENCE, eventually_showing};
 
 pub const NODES: [&str; 2] = ["node1", "node2"];
 const POOLS: [&str; 2] = ["10.65.0.0/24", "fd00:65::/112"];
-/// What the cases call the first of them.
+/// Name of the first node in the cases.
 const HOME: &str = "n1";
-/// The place of all addresses that no pod and no node has.
+/// Place of all addresses that no pod and no node has.
 pub const OUTSIDE: &str = "outside";
-/// A pod on each node whose rules show what the node has heard.
+/// One pod per node whose rules show which updates the node has applied.
 pub const MARKED: [&str; 2] = ["mark1", "mark2"];
 pub const LIMIT: Duration = PATIENCE;
 pub const PAUSE: Duration = Duration::from_millis(5);
 
 pub struct Cluster {
-    /// Closed before the lab goes down.
+    /// Dropped before the lab.
     pub flows: BTreeMap<String, Flow>,
     pub places: BTreeMap<String, Place>,
     pub addresses: BTreeMap<String, Vec<IpAddr>>,
     pub nodes: [Kernel; 2],
-    /// Endpoints as they are between the cases, by `namespace/name`.
+    /// Endpoints as they are between cases, by `namespace/name`.
     endpoints: BTreeMap<String, Value>,
-    /// What the current case has written, and has to go again.
+    /// Resources written by the current case, to be removed afterwards.
     written: Vec<Resource>,
-    /// How many packets have been sent.
+    /// Number of packets sent.
     pub sent: u16,
     pub denied: Vec<Denied>,
     marks: u16,
-    /// Where the objects are, if not in the datastore of the lab.
+    /// The Kubernetes API, if it holds the objects instead of the lab's datastore.
     kube: Option<Kube>,
     lab: Lab,
 }
@@ -81,7 +81,8 @@ impl Cluster {
         cluster
     }
 
-    /// Where p is, at one end of every packet, and its neighbours: whatever is denied is denied here.
+    /// Returns the kernel of the node that hosts p, one end of every packet, and its neighbours: every denial happens
+    /// there.
     pub fn home(&self) -> &Kernel {
         &self.nodes[0]
     }
@@ -106,7 +107,7 @@ impl Cluster {
     }
 
     fn add_world(&mut self) {
-        // A node that starts asks for Return; the cases are about what nobody asked for.
+        // A starting node sets this to Return; the cases expect Calico's default.
         let name = json!({"name": format!("node.{}", NODES[0])});
         let mut resources =
             vec![document("FelixConfiguration", name, json!({"defaultEndpointToHostAction": "Drop"}))];
@@ -143,7 +144,7 @@ impl Cluster {
             }
         }
         self.ctl("apply", &resources);
-        // Settings and profiles are written just once.
+        // Settings and profiles are written only once.
         self.wait("settings and profiles", |cluster| {
             let [home, other] = cluster.nodes.each_ref().map(|node| node.table(&["-s"]));
             home.contains(ENDPOINT_TO_HOST)
@@ -152,7 +153,7 @@ impl Cluster {
         });
     }
 
-    /// A pod as CNI makes it, with what the world says about it.
+    /// Creates a pod through CNI, as described by the endpoint.
     fn add_pod(&mut self, wanted: &WorkloadEndpoint) -> String {
         let (namespace, pod) = (wanted.metadata.namespace.as_str(), wanted.spec.pod.as_str());
         let node = home_of(namespace);
@@ -186,7 +187,7 @@ impl Cluster {
         value
     }
 
-    /// Writes what a step says, and returns when both nodes have it.
+    /// Writes the resources of a step and returns when both nodes have applied them.
     pub fn write(&mut self, applied: &[Resource], deleted: &[Resource]) {
         let mut documents = Vec::new();
         for resource in applied {
@@ -219,7 +220,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// What the nodes did, done again from their recordings by a process without a privilege and without a network.
+    /// Replays the nodes' recordings in a process without privileges and network, and compares the results.
     pub fn replay(&mut self, least: u64) {
         if let Some(kube) = &mut self.kube {
             kube.stop();
@@ -245,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// Takes away what the case has written, the last first.
+    /// Removes the resources written by the case, in reverse order.
     pub fn restore(&mut self) {
         self.flows.clear();
         let mut endpoints = Vec::new();
@@ -283,7 +284,7 @@ impl Cluster {
         });
     }
 
-    /// Does what calicoctl would refuse.
+    /// Writes to the datastore directly what calicoctl would reject.
     fn unasked(&self, work: impl AsyncFnOnce(&Resources)) {
         let endpoint = format!("unix://{}", self.lab.dir().join("store/datastore.sock").display());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -306,8 +307,8 @@ impl Cluster {
         self.lab.run(&["ctl", command, "-f", file.to_str().unwrap()]);
     }
 
-    /// News of one kind stay in order: when both nodes show a mark of each kind that cases write, made after everything
-    /// else, they show everything else too.
+    /// Waits until both nodes have applied everything. Updates of one kind stay in order: when both nodes show a mark
+    /// of each kind that cases write, written after everything else, they have applied everything before it.
     fn settle(&mut self) {
         self.marks += 1;
         let [policy, namespaced, port] = [20000, 30000, 40000].map(|base| base + self.marks);
@@ -349,7 +350,7 @@ impl Cluster {
         self.wait("the marks", |cluster| {
             cluster.nodes.iter().all(|node| {
                 let table = node.table(&["-s"]);
-                // Each node has a marked pod, and all ports with that name.
+                // Each node has a marked pod and all ports of that name.
                 wanted.iter().all(|number| table.contains(number))
                     && table.matches(&format!("tcp . {port} ")).count()
                         + table.matches(&format!("tcp . {port},")).count()
@@ -359,7 +360,7 @@ impl Cluster {
         });
     }
 
-    /// How the kernel of the first node stands to the profile of the namespace shop.
+    /// Returns the chain of the profile of namespace shop on the first node.
     fn profile(&self) -> String {
         let table = self.home().table(&["-s"]);
         let chain = table.split("chain ").find(|chain| chain.starts_with("in-profile/kns.shop "));
@@ -381,7 +382,7 @@ fn key(resource: &Resource) -> Key {
     Key::resource(resource.kind(), &metadata.namespace, &metadata.name)
 }
 
-/// Those that Kubernetes alone may write.
+/// Whether only Kubernetes may write the policy.
 fn is_of_kubernetes(resource: &Resource) -> bool {
     resource.metadata().name.starts_with("knp.")
 }
@@ -390,7 +391,7 @@ fn document(kind: &str, metadata: Value, spec: Value) -> Value {
     json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
 }
 
-/// An endpoint with labels, profiles and ports of another.
+/// Returns an endpoint with the labels, profiles and ports of another.
 fn described(mut actual: Value, like: &Value) -> Value {
     let labels = like["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     actual["metadata"]["labels"].as_object_mut().unwrap().extend(labels);
