@@ -1,4 +1,4 @@
-//! Pods whose packets travel inside others: in different subnets, with a router between that knows nothing of pods.
+//! Encapsulated pod traffic between subnets, across a router that has no routes to pods.
 
 use crate::capture::{Capture, CapturedPacket, Wrap};
 use crate::pinger::{Pinger, restart_under};
@@ -30,7 +30,7 @@ impl Lab {
         self.run(&["exec", node, "--", "sh", "-c", script])
     }
 
-    /// Changes the mode of both pools.
+    /// Sets the VXLAN mode of both pools.
     fn vxlan_mode(&self, mode: &str) {
         for pool in ["lab-ipv4-1", "lab-ipv6-2"] {
             let patch = format!(r#"{{"spec": {{"vxlanMode": "{mode}"}}}}"#);
@@ -39,7 +39,7 @@ impl Lab {
     }
 }
 
-/// Pods `one` to `three` on nodes 1 to 3, of which the third is in another rack.
+/// Adds pods `one` to `three` on nodes 1 to 3; node 3 is in another rack.
 fn pods(lab: &Lab) -> Vec<(&'static str, Vec<String>)> {
     [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
@@ -77,7 +77,7 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
     assert!(!router.contains("10.244."), "the router knows nothing of pods: {router}");
     lab.addresses_are_accounted_for();
 
-    // A daemon ends and starts again while packets are under way.
+    // Stop and restart daemons while packets are in flight.
     let talks = [("one", 2, false), ("one", 2, true), ("three", 0, false), ("three", 0, true)];
     let pingers: Vec<Pinger> =
         talks.iter().map(|(from, to, v6)| Pinger::start(&lab, from, family(&pods[*to].1, *v6))).collect();
@@ -88,7 +88,7 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
     pingers.iter().for_each(Pinger::none_lost);
     drop(pingers);
 
-    // A node leaves: nothing of it stays with the others.
+    // A node leaves: the other nodes remove all its entries.
     lab.run(&["pod", "del", "three"]);
     lab.run(&["node", "stop", "node3"]);
     lab.run(&["ctl", "delete", "node", "node3"]);
@@ -100,7 +100,7 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
     };
     eventually(&lab, "the others forget the node", || !of_node3("10.10.2.3") && !of_node3("fd00:10:10:2::3"));
 
-    // It comes back with another address.
+    // The node returns with another address.
     lab.shell(
         "node3",
         "ip -4 addr flush dev eth0 && ip addr add 10.10.2.77/24 dev eth0 && ip route replace default via 10.10.2.254",
@@ -145,7 +145,7 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
             "between racks: {across:?}"
         );
 
-        // The largest packets that pods send arrive whole, alone and in a stream, and none is cut on the way.
+        // The largest packets that pods may send arrive unfragmented, alone and in a stream.
         for (name, pod, wrap) in [("two", 1, Wrap::None), ("three", 2, Wrap::Vxlan)] {
             let (headers, address) = (if v6 { 48 } else { 28 }, address(pod));
             let ping = |size: u64| {

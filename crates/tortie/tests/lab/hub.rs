@@ -1,4 +1,4 @@
-//! Hubs between the store and the nodes come and go while pods talk and policy changes.
+//! Hubs between the datastore and the nodes are killed and restarted while pods exchange traffic and policy changes.
 
 use crate::pinger::Pinger;
 use crate::{Lab, family};
@@ -13,7 +13,7 @@ impl Lab {
         std::fs::read_to_string(self.dir().join("nodes").join(node).join("log")).unwrap()
     }
 
-    /// A policy of this name for web: TCP to this port, or what `rule` says.
+    /// Applies a policy with one ingress rule for the pods with app=web.
     fn apply_policy(&self, name: &str, rule: &str) {
         let file = self.dir().join(format!("{name}.yaml"));
         let text = format!(
@@ -27,7 +27,7 @@ impl Lab {
 
 const FROM_CLIENT: &str = "{action: Allow, source: {selector: role == 'client'}}";
 
-/// What is written to a node's kernel.
+/// Records all writes to a node's kernel.
 struct Listener {
     _processes: [Process; 2],
     files: [PathBuf; 2],
@@ -42,7 +42,7 @@ impl Listener {
             Process::start(command.stdout(File::create(&files[index]).unwrap()))
         });
         let listener = Listener { _processes: processes, files };
-        // They listen once they tell of what is not ours.
+        // The monitors are running once they report changes of this test.
         eventually("the listeners hear", || {
             let run = |words: &[&str]| lab.output(&[&["exec", node, "--"], words].concat());
             run(&["nft", "add table inet probe"]);
@@ -58,7 +58,7 @@ impl Listener {
         std::fs::read_to_string(&self.files[index]).unwrap()
     }
 
-    /// By us.
+    /// Returns the changes that were not made by this test.
     fn written(&self) -> Vec<String> {
         let foreign =
             |line: &&str| ["probe", "192.0.2.0", "# new generation"].iter().any(|word| line.contains(word));
@@ -106,12 +106,12 @@ fn hubs_die_under_policy_churn_and_nobody_notices() {
         let followed = lab.node_log(node).matches("following the hub").count();
         assert!(followed >= 2, "{node} followed {followed} hubs:\n{}", lab.node_log(node));
     }
-    // The nodes have heard of the last change, and hear of the next.
+    // The nodes have received the last change and receive the next.
     lab.apply_policy("open", "{action: Deny}");
     eventually_showing("the change holds", || !lab.pings("client", web), || lab.node_log("node1"));
 }
 
-/// For as many seconds as `TORTIE_OUTAGE_SECONDS` says there is no hub; nodes have noticed by then in any case.
+/// Returns how long all hubs stay down (`TORTIE_OUTAGE_SECONDS`), in addition to the time until the nodes notice.
 fn outage() -> Duration {
     let seconds = std::env::var("TORTIE_OUTAGE_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(0))

@@ -1,4 +1,4 @@
-//! A lab of a test's own.
+//! A lab for one test.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static LABS: AtomicU32 = AtomicU32::new(0);
 
-/// A lab of this test's own; down when it is dropped.
+/// A lab with a unique name, brought down on drop.
 pub struct Lab {
     pub name: String,
 }
@@ -34,7 +34,7 @@ impl Lab {
         self.command(args).output().unwrap()
     }
 
-    /// What a command that must succeed prints.
+    /// Runs a command that must succeed and returns its output.
     pub fn run(&self, args: &[&str]) -> String {
         let output = self.output(args);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -42,7 +42,7 @@ impl Lab {
         out.into_owned()
     }
 
-    /// What a command that must fail says.
+    /// Runs a command that must fail and returns its standard error.
     pub fn refused(&self, args: &[&str]) -> String {
         let output = self.output(args);
         assert!(!output.status.success(), "lab {args:?} succeeded");
@@ -62,7 +62,7 @@ impl Lab {
         serde_json::from_str(&self.run(&["status", "-o", "json"])).unwrap()
     }
 
-    /// The BGP sessions of a node over which it has advertised something.
+    /// Returns the number of established BGP sessions over which the node has advertised routes.
     pub fn sessions_in_use(&self, node: &str) -> usize {
         let status = self.status();
         let own = status["nodes"].as_array().unwrap().iter().find(|other| other["name"] == node).unwrap();
@@ -94,7 +94,7 @@ impl Lab {
         );
     }
 
-    /// For people who look at a failure.
+    /// Returns the status of the lab, for failure messages.
     pub fn picture(&self) -> String {
         String::from_utf8_lossy(&self.output(&["status"]).stdout).into_owned()
     }
@@ -103,7 +103,7 @@ impl Lab {
         PathBuf::from("/run/tortie-lab").join(&self.name)
     }
 
-    /// Namespaces, processes and files of this lab.
+    /// Returns the namespaces, processes and files of this lab.
     pub fn traces(&self) -> Vec<String> {
         let mut found = self.namespaces();
         found.extend(self.dir().exists().then(|| self.dir().display().to_string()));

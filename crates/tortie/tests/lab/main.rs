@@ -1,4 +1,4 @@
-//! A cluster on this machine, from the first node to the last trace of it.
+//! Tests of `tortie lab`: a cluster on this machine, from `lab up` to `lab down` without leftovers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bgp;
@@ -42,7 +42,7 @@ fn three_nodes_and_their_pods() {
             lab.ping(from, address);
         }
     }
-    // A node reaches pods elsewhere too.
+    // A node reaches pods on other nodes too.
     lab.ping("node1", family(&pods[2].1, false));
 
     let status = lab.status();
@@ -62,7 +62,7 @@ fn three_nodes_and_their_pods() {
     assert!(routes.contains("/26 via 10.10.1.2") && routes.contains("/26 via 10.10.1.3"), "{routes}");
     assert!(lab.picture().contains(&format!("{own} dev cali")), "{}", lab.picture());
 
-    // On a node, the tools are those of that host.
+    // Commands on a node use that host's tools and configuration.
     let listed = lab.run(&["exec", "node2", "--", "calicoctl", "get", "nodes"]);
     assert!(nodes.iter().all(|node| listed.contains(node)), "{listed}");
     assert!(lab.run(&["exec", "node2", "--", "tortie", "version"]).starts_with("tortie "));
@@ -76,7 +76,7 @@ fn three_nodes_and_their_pods() {
     let logged = lab.run(&["logs", "node1"]);
     assert!(!logged.is_empty() && logged.lines().all(|line| line.starts_with("node1 | ")), "{logged}");
     assert!(lab.run(&["bgp", "node2"]).contains("node2  no sessions"));
-    // Whoever sets ETCD_ENDPOINTS afterwards gets what they say.
+    // A user's own ETCD_ENDPOINTS takes precedence over the variables of `lab env`.
     let by_file = std::path::Path::new("/etc/calico/calicoctl.cfg").exists();
     assert_eq!(lab.run(&["env"]).contains("CALICOCTL_CONFIG"), by_file);
 
@@ -84,7 +84,7 @@ fn three_nodes_and_their_pods() {
     assert!(lab.refused(&["pod", "add", "x", "--node", "node9"]).contains("there are node1, node2, node3"));
     assert!(lab.refused(&["exec", "nobody", "--", "true"]).contains("neither a node nor a pod"));
 
-    // Without its daemon a node's pods keep their network; with it back, it takes orders again.
+    // Pods keep their network while their node's daemon is down; after a restart it accepts requests again.
     lab.run(&["node", "stop", "node3", "--kill"]);
     lab.ping("pod1", family(&pods[2].1, true));
     assert!(lab.refused(&["pod", "add", "late", "--node", "node3"]).contains("code 11"));
@@ -121,7 +121,7 @@ fn on_etcd_with_one_family_and_racks() {
     assert_eq!((first.len(), second.len()), (1, 1), "{first:?} {second:?}");
     assert!(first[0].starts_with("10.99.0."), "{first:?}");
     lab.ping("a", &second[0]);
-    // Another rack is behind the router.
+    // The other rack is behind the router.
     lab.ping("node1", "10.10.2.3");
     lab.ping("node3", "fd00:10:10:1::1");
 
@@ -169,7 +169,7 @@ fn logs_are_followed_and_top_shows_what_daemons_use() {
     let followed = || std::fs::read_to_string(&file).unwrap();
     tortie_testkit::eventually("what is there is printed", || !followed().is_empty());
     let before = followed().lines().count();
-    // A new pod is a line of the node's log.
+    // Adding a pod writes a line to the node's log.
     lab.add("web", "node1", &[]);
     tortie_testkit::eventually("what comes is printed", || followed().lines().count() > before);
     assert!(followed().lines().all(|line| line.starts_with("node1 | ")), "{}", followed());
@@ -184,7 +184,8 @@ fn logs_are_followed_and_top_shows_what_daemons_use() {
     assert!(hint.contains("did you mean web?"), "{hint}");
 }
 
-/// On a machine where `ip netns add` was never used before: the first use makes the directory of namespaces a mount.
+/// On a machine where `ip netns add` has never been used: the first use turns the directory of namespaces into a
+/// mount.
 #[test]
 fn a_namespace_that_is_made_later_does_not_hide_those_of_the_lab() {
     let script = r#"

@@ -1,4 +1,4 @@
-//! The datastore moves, from the embedded store to etcd and back, while pods talk.
+//! Migrates the datastore from the embedded store to etcd and back while pods exchange traffic.
 
 use crate::pinger::Pinger;
 use crate::{Lab, family};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A store of this test's own; ended when it is dropped.
+/// A datastore process, killed on drop.
 struct Store {
     child: Child,
     endpoint: String,
@@ -28,7 +28,7 @@ impl Store {
 
     fn etcd(dir: &Path) -> Store {
         std::fs::create_dir_all(dir).unwrap();
-        // etcd names its sockets like addresses, in its working directory.
+        // etcd creates its sockets in its working directory and names them like addresses.
         let clients = "unix://etcd.sock:0";
         let peers = &format!("http://127.0.0.1:{}", tortie_testkit::free_port().unwrap());
         let mut command = Command::new("etcd");
@@ -58,7 +58,7 @@ impl Drop for Store {
     }
 }
 
-/// Every file of the lab that names the store.
+/// Returns every file of the lab that may contain the datastore's endpoint.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().filter_map(Result::ok) {
@@ -121,7 +121,7 @@ fn pods_talk_through_a_migration_to_etcd_and_back() {
         endpoint = store.endpoint.clone();
         serving = Some(store);
         lab.run(&["ctl", "datastore", "migrate", "import", "-f", &file.display().to_string()]);
-        // With the nodes stopped, their journals still say what lives.
+        // With the nodes stopped, their journals still show which attachments are live.
         let dirs = state_dirs(&lab);
         let dirs: Vec<&str> = dirs.iter().map(String::as_str).collect();
         let check = lab.run(&[&["ctl", "ipam", "check"], &dirs[..]].concat());

@@ -1,4 +1,4 @@
-//! Packets without end between two pods, and which of them were answered.
+//! Continuous pings between two pods, and which of them were answered.
 
 use crate::lab::Lab;
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use tortie_testkit::{Process, eventually_showing};
 
-/// Sends a packet every few milliseconds until it is dropped, and writes down every answer.
+/// A ping every few milliseconds until dropped, with a log of all answers.
 pub struct Pinger {
     _process: Process,
     log: PathBuf,
@@ -17,7 +17,7 @@ impl Pinger {
         Pinger::every("0.005", lab, from, to)
     }
 
-    /// With so many seconds from one to the next.
+    /// Starts with the given interval in seconds.
     pub fn every(interval: &str, lab: &Lab, from: &str, to: &str) -> Pinger {
         let log = lab.dir().join(format!("ping-{from}-{to}"));
         let ping = ["ping", "-n", "-i", interval, to];
@@ -27,20 +27,20 @@ impl Pinger {
         Pinger { _process: process, log }
     }
 
-    /// The numbers of the packets that were answered.
+    /// Returns the sequence numbers of the answered packets.
     fn answered(&self) -> BTreeSet<u32> {
         let text = std::fs::read_to_string(&self.log).unwrap();
         let number = |line: &str| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok();
-        // The last line may still be on its way.
+        // The last line may be incomplete.
         text.lines().filter(|line| line.ends_with(" ms")).filter_map(number).collect()
     }
 
-    /// How many packets were answered.
+    /// Returns how many packets were answered.
     pub fn answers(&self) -> usize {
         self.answered().len()
     }
 
-    /// Waits until this many more packets were answered than before.
+    /// Waits until this many more packets have been answered.
     pub fn wait_for_more(&self, more: usize) {
         let wanted = self.answered().len() + more;
         let what = format!("{more} more answers in {}", self.log.display());
@@ -53,7 +53,7 @@ impl Pinger {
         lines[lines.len().saturating_sub(10)..].join("\n")
     }
 
-    /// How many packets were not answered although a later one was.
+    /// Returns how many packets were not answered although a later one was.
     pub fn lost(&self) -> usize {
         let answered = self.answered();
         answered.last().map_or(0, |last| *last as usize).saturating_sub(answered.len())
@@ -67,7 +67,7 @@ impl Pinger {
     }
 }
 
-/// The daemon of a node is killed, then stopped, and starts again each time, with so many answers in between.
+/// Kills and restarts, then stops and restarts the daemon of a node, with this many answers in between.
 pub fn restart_under(lab: &Lab, pingers: &[Pinger], node: &str, answers: usize) {
     let sessions = lab.sessions_in_use(node);
     for how in [&["--kill"][..], &[]] {
@@ -75,7 +75,7 @@ pub fn restart_under(lab: &Lab, pingers: &[Pinger], node: &str, answers: usize) 
         pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
         lab.run(&["node", "start", node]);
         pingers.iter().for_each(|pinger| pinger.wait_for_more(answers));
-        // Routes that are not repeated before a node goes away again are withdrawn (RFC 4724, section 4.2).
+        // Routes that are not re-advertised before the node restarts again are withdrawn (RFC 4724, section 4.2).
         let advertised = || lab.sessions_in_use(node) >= sessions;
         eventually_showing(&format!("{node} advertises its routes again"), advertised, || lab.picture());
     }

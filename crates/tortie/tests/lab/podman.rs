@@ -1,4 +1,4 @@
-//! A container runtime that knows nothing of us: podman, through the list of plugins that lies on a node.
+//! podman as container runtime, through the CNI plugin list of a node.
 
 use crate::{Lab, family};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Podman on a node of a lab, with containers, settings and control groups of its own. All gone when dropped.
+/// podman on a node of a lab with its own storage, settings and cgroups. Everything is removed on drop.
 struct Podman<'a> {
     lab: &'a Lab,
     node: &'a str,
@@ -21,7 +21,7 @@ impl<'a> Podman<'a> {
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::copy(BUSYBOX, bin.join("busybox")).unwrap();
         let place = lab.dir();
-        // The limits are ours to set: a container may not raise those of whoever runs the tests.
+        // Set the ulimits explicitly: a container may not raise the limits of the user who runs the tests.
         let settings = format!(
             "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
              [network]\nnetwork_backend = \"cni\"\ndefault_network = \"lab\"\n\
@@ -52,7 +52,7 @@ impl<'a> Podman<'a> {
         format!("/tortie-test-{}", self.lab.name)
     }
 
-    /// Starts a container that sleeps; returns its ID.
+    /// Starts a container that sleeps and returns its ID.
     fn start(&self, name: &str) -> String {
         let (rootfs, group) = (self.dir.path().join("rootfs").display().to_string(), self.control_group());
         let container = ["--name", name, "--network", "lab", "--cgroup-parent", &group];
@@ -68,7 +68,7 @@ impl<'a> Podman<'a> {
 impl Drop for Podman<'_> {
     fn drop(&mut self) {
         let _ = self.output(&["rm", "--all", "--force", "--time", "0"]);
-        // Podman leaves the parent of its containers' groups; there is one per hierarchy.
+        // podman leaves the parent cgroup of its containers, one per hierarchy.
         let name = self.control_group();
         let _ = Command::new("find")
             .args(["/sys/fs/cgroup", "-depth", "-type", "d", "-path", &format!("*{name}*"), "-delete"])
@@ -76,7 +76,7 @@ impl Drop for Podman<'_> {
     }
 }
 
-/// The addresses of a container's interface, without those of the link.
+/// Returns the addresses of a container's interface, without link-local ones.
 fn addresses(podman: &Podman, container: &str) -> Vec<String> {
     let printed = podman.inside(container, &["ip", "addr", "show", "dev", "eth0"]);
     let global = printed.lines().filter(|line| line.contains("scope global"));
@@ -97,12 +97,12 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What a node has in its kernel, in words.
+/// Returns the links, routes and neighbours of a node as text.
 fn kernel(lab: &Lab, node: &str) -> Vec<String> {
     let looks = [&["-o", "link"][..], &["-4", "route"], &["-6", "route"], &["-4", "neigh"]];
     let look = |args: &&[&str]| lab.run(&[&["exec", node, "--", "ip"], *args].concat());
     let lines = looks.iter().map(look).collect::<String>();
-    // Neighbours of the fabric come and go by themselves.
+    // Neighbours on the lab's network change by themselves; keep only our entries.
     lines
         .lines()
         .filter(|line| line.contains("cali") || line.contains("blackhole"))
@@ -143,7 +143,7 @@ fn a_podman_container_is_a_workload_like_others() {
     podman.run(&["rm", "--force", "--time", "0", "c1"]);
     assert_eq!(kernel(&lab, "node1"), before);
     assert!(!Path::new(&namespace).exists(), "{namespace}");
-    // Whatever it was called by is nowhere: endpoint, handle, address, record of the attachment.
+    // No endpoint, handle, address or attachment record refers to its ID.
     let left = stored(&lab);
     assert!(!left.contains(&id), "{left}");
     let mut files = files_below(&lab.dir());

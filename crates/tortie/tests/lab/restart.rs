@@ -1,4 +1,4 @@
-//! A node's daemon ends and starts again while its pods talk.
+//! A node's daemon is stopped and restarted while its pods exchange traffic.
 
 use crate::pinger::{Pinger, restart_under};
 use crate::{Lab, family};

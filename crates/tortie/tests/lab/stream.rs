@@ -1,4 +1,4 @@
-//! A stream between two namespaces, longer than any packet.
+//! A TCP stream of 1 MiB between two namespaces.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use tortie_testkit::bind_when_free;
 pub const STREAM: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much arrives at `address`, which is in the namespace `to`.
+/// Sends the stream and returns how many bytes arrive at `address`, which is in the namespace `to`.
 pub fn stream(from: &str, to: &str, address: IpAddr) -> usize {
     let inside = |namespace: &str| Netns::open(format!("/run/netns/{namespace}")).unwrap();
     let address = SocketAddr::new(address, 7000);

@@ -1,5 +1,5 @@
-//! Containers that Calico attached become ours. Keys, records of addresses and interfaces are Calico's to the byte, so a container of
-//! Calico is one of ours without its record in the journal.
+//! Adopting containers that Calico attached. Keys, IPAM records and interfaces are identical to Calico's byte for
+//! byte, so a container of Calico is one of ours without a journal record.
 
 use crate::world::{Namespace, World, eventually};
 use serde_json::json;
@@ -8,7 +8,7 @@ use tortie_testkit::Process;
 const LINKLESS: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-gone-eth0, \
     namespace: default}, spec: {node: n1, orchestrator: cni, containerID: gone, endpoint: eth0, interfaceName: caligone, \
     ipNetworks: [10.77.0.250/32], profiles: [net]}}";
-/// Its interface exists and is the host's own.
+/// An endpoint whose interface exists but belongs to the host.
 const HOSTILE: &str = "{apiVersion: projectcalico.org/v3, kind: WorkloadEndpoint, metadata: {name: n1-cni-evil-eth0, \
     namespace: default}, spec: {node: n1, orchestrator: cni, containerID: evil, endpoint: eth0, interfaceName: wire0, \
     ipNetworks: [10.77.0.251/32], profiles: [net]}}";
@@ -21,7 +21,7 @@ fn records(world: &World) -> Vec<String> {
     names
 }
 
-/// Loses the journal, as if another program had attached everything.
+/// Deletes the journal, as if another program had attached all containers.
 fn forget(world: &mut World) {
     world.stop();
     std::fs::remove_dir_all(world.path("state/attachments")).unwrap();
@@ -34,7 +34,7 @@ fn containers_of_calico_are_adopted_at_start() {
     let (named, unnamed) = (world.container(), world.container());
     let added = world.must("ADD", "c1", &named.path(), &config);
     let hidden = world.must("ADD", "c2", &unnamed.path(), &config);
-    // No runtime has a name for this one: as with Docker, a process keeps it.
+    // This namespace has no name: as with Docker, only a process keeps it.
     let process = Process::start(unnamed.command("sleep").arg("600"));
     let netns = format!("/proc/{}/ns/net", process.id());
     eventually("the process is in the namespace", || {
@@ -53,7 +53,7 @@ fn containers_of_calico_are_adopted_at_start() {
         world.ask("health").to_string().contains("interfaceName wire0 does not begin with cali")
     });
 
-    // The same again, and nothing is torn down.
+    // A repeated ADD returns the same result and tears nothing down.
     for (container, netns, before) in [("c1", named.path(), &added), ("c2", netns.clone(), &hidden)] {
         let again = world.must("ADD", container, &netns, &config);
         assert_eq!(again.addresses(), before.addresses());
@@ -62,12 +62,12 @@ fn containers_of_calico_are_adopted_at_start() {
         world.must("CHECK", container, &netns, &config);
     }
     assert!(added.addresses().iter().all(|address| world.host.pings(address)), "{}", world.log());
-    // A further network shares what Calico made.
+    // Another network shares the interface that Calico created.
     let mut other = config.clone();
     other["name"] = json!("other");
     assert_eq!(world.must("ADD", "c1", &named.path(), &other).addresses(), added.addresses());
     world.must("DEL", "c1", &named.path(), &other);
-    // Garbage collection by the runtime keeps those that it names.
+    // Garbage collection by the runtime keeps the attachments that it lists.
     let mut garbage = config.clone();
     garbage["cni.dev/valid-attachments"] = json!([{"containerID": "c1", "ifname": "eth0"}]);
     world.must("GC", "", "", &garbage);
@@ -91,7 +91,7 @@ fn endpoints_of_other_tools_stay_theirs() {
     pod.ip("addr add 10.77.0.250/32 dev eth0");
     world.calicoctl(&["apply", "-f", "-"], &LINKLESS.replace("caligone", "calitool"));
     eventually("the endpoint is programmed", || world.host.ip(&["route"]).contains("calitool"));
-    // A request for the container looks at what waits for adoption.
+    // A request for the container checks the endpoints that may be adopted.
     let refused = world.cni("CHECK", "gone", &pod.path(), &world.config());
     assert!(!refused.success && records(&world).is_empty(), "{refused:?}");
     world.calicoctl(&["delete", "workloadendpoint", "n1-cni-gone-eth0"], "");
@@ -111,7 +111,7 @@ fn endpoints_that_appear_later_are_adopted() {
     world.start(&[]);
     world.await_status();
     assert!(records(&world).is_empty());
-    // Without an endpoint there is nothing to adopt, and nothing is torn down either.
+    // Without an endpoint nothing is adopted, and nothing is torn down either.
     let refused = world.cni("ADD", "c1", &pod.path(), &config);
     assert!(
         !refused.success && refused.json["msg"].as_str().unwrap().contains("already exists"),
@@ -121,7 +121,7 @@ fn endpoints_that_appear_later_are_adopted() {
     world.calicoctl(&["apply", "-f", "-"], &endpoint);
     eventually("the container is adopted", || records(&world) == ["c1:eth0.json"]);
     assert_eq!(world.must("ADD", "c1", &pod.path(), &config).addresses(), added.addresses());
-    // The datastore may lose it now: the container keeps its network, and its endpoint comes back.
+    // If the datastore loses the endpoint now, the container keeps its network and the endpoint is written back.
     world.calicoctl(&["delete", "workloadendpoint", "n1-cni-c1-eth0"], "");
     eventually("the endpoint is written back", || world.stored("--keys-only").contains("n1-cni-c1-eth0"));
     world.must("DEL", "c1", &pod.path(), &config);

@@ -1,4 +1,4 @@
-//! A node whose BGP is BIRD's business: whatever happens to BIRD, the node says what is wrong and puts it right.
+//! A node that uses BIRD for BGP: the node reports every failure of BIRD and repairs its configuration.
 
 use crate::textbook::neighbour;
 use crate::world::{Namespace, TORTIE, World, eventually};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tortie_testkit::Process;
 
-/// BIRD in a namespace; gone with the test.
+/// BIRD in a namespace, killed on drop.
 pub struct Bird {
     _process: Process,
     socket: PathBuf,
@@ -27,7 +27,7 @@ impl Bird {
     }
 }
 
-/// What somebody on the host sees.
+/// The node as seen from the command line of the host.
 struct Host<'a>(&'a World);
 
 impl Host<'_> {
@@ -44,7 +44,7 @@ impl Host<'_> {
         peers.map(|peer| peer["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The page and its status code.
+    /// Returns the readiness page followed by its status code.
     fn readiness(&self) -> String {
         let output =
             self.0.host.try_exec(&["curl", "-s", "-w", "%{http_code}", "http://localhost:9099/readiness"]);
@@ -77,7 +77,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     ]);
     let host = Host(&world);
 
-    // Not there yet: said everywhere, and the file that it will need is in its place.
+    // BIRD is not running yet: every interface reports it, and the configuration file that BIRD will need exists.
     eventually("the configuration is written", || config.exists());
     assert_eq!(std::fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o640);
     eventually("the node is not ready", || host.readiness().ends_with("503"));
@@ -89,7 +89,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     eventually("the node is ready", || host.readiness().ends_with("200"));
     assert!(host.run(&["ctl", "node", "status"]).contains("No IPv4 peers found."));
 
-    // One session that cannot be configured in BIRD does not stop the other.
+    // A session that cannot be configured in BIRD does not prevent the other one.
     let both = [peer("one", "172.30.0.7", "good"), peer("two", "172.30.0.8", "bad")].join("\n---\n");
     world.calicoctl(&["apply", "-f", "-"], &both);
     eventually("the good session is there", || host.sessions() == ["Global_172_30_0_7"]);
@@ -101,7 +101,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     eventually("the other comes when its password is mended", || host.sessions().len() == 2);
     eventually("nothing is left out", || !host.readiness().contains("left out"));
 
-    // Whoever edits the file or BIRD's memory is overruled.
+    // The node overwrites manual changes of the file or of BIRD's running configuration.
     std::fs::write(&config, "router id 9.9.9.9;\nprotocol device {}\n").unwrap();
     bird.says("configure");
     eventually("both sessions are back", || {
@@ -109,7 +109,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     });
     assert!(std::fs::read_to_string(&config).unwrap().contains("hunter3"));
 
-    // BIRD goes, and comes back with another file than ours.
+    // BIRD stops, and restarts with another configuration file.
     drop(bird);
     eventually("the node is not ready", || host.readiness().ends_with("503"));
     let other = world.dir.path().join("other.cfg");
@@ -119,7 +119,7 @@ fn bird_may_come_late_go_and_be_meddled_with() {
     world.await_status();
 }
 
-/// A router of another AS, of which only its loopback speaks BGP.
+/// A router in another AS that uses BGP only on its loopback address.
 const FAR: &str = "
     router id 192.0.2.9;
     protocol device { scan time 1; }

@@ -1,4 +1,4 @@
-//! Many containers come and go, again and again; the node stays as it was.
+//! Many containers are added and deleted repeatedly; the node's footprint must not grow.
 
 use crate::world::{Namespace, World, eventually};
 use std::collections::BTreeSet;
@@ -8,15 +8,16 @@ use std::time::Duration;
 
 const PODS: usize = 500;
 const ROUNDS: usize = 3;
-/// The allocator's own stock grows for some rounds, how many depends on how the work falls together.
+/// Upper limit of rounds: the allocator's caches grow for some rounds, depending on scheduling.
 const MAX_ROUNDS: usize = 10;
-/// Plugins at work at a time, as on a node that starts.
+/// Concurrent plugin calls, as on a node that starts.
 const HANDS: usize = 16;
 
-/// If as much as this were kept for each container, no round would end with less than its share more than it began with.
+/// Leak limit per container: with a leak of this size every round would end with at least `PODS` times as much more
+/// memory than it began with.
 const KEPT_KIB: u64 = 5;
 
-/// What a node has apart from its containers. Blocks stay with a node once they are its own, with their routes.
+/// State of a node apart from its containers. Blocks stay assigned to a node, with their routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Footprint {
     traces: Vec<String>,
@@ -41,7 +42,7 @@ impl Footprint {
     }
 }
 
-/// What a process has open, by kind and without numbers; namespaces are files too.
+/// Returns the open files of a process by kind, without inode numbers; namespaces are files too.
 fn open_files(pid: u32) -> Vec<String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let mut names: Vec<String> = entries
@@ -52,7 +53,7 @@ fn open_files(pid: u32) -> Vec<String> {
     names
 }
 
-/// Does something for every pod, many at a time.
+/// Runs `work` for every pod, many in parallel.
 fn for_all<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -75,12 +76,12 @@ fn for_all<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
 #[test]
 fn many_containers_come_and_go_and_nothing_grows() {
     let mut world = World::without_node("10.77.0.0/20");
-    // With one heap what is resident follows what is in use, however the work is divided between threads.
+    // With a single malloc arena, resident memory follows used memory regardless of how threads share the work.
     world.start(&[("CALICO_IPV4POOL_BLOCK_SIZE", "26"), ("MALLOC_ARENA_MAX", "1")]);
     let world = world;
     let config = world.config();
     let before = Footprint::of(&world);
-    // Now and then something is open for a moment: the fewest of many looks are those that stay.
+    // Some files are open only briefly: the sample with the fewest is the baseline.
     let looks = (0..50).map(|_| {
         std::thread::sleep(Duration::from_millis(10));
         open_files(world.pid())

@@ -1,9 +1,9 @@
-//! Network configurations as the textbooks have them.
+//! CNI network configurations as in Calico's documentation.
 
 use crate::world::World;
 use serde_json::{Value, json};
 
-/// A configuration of a textbook, with the socket by which the node of this test is found.
+/// Parses a documented configuration and adds the socket of this test's node.
 fn configuration(world: &World, text: &str) -> Value {
     let mut config: Value = serde_json::from_str(text).unwrap();
     config["tortie_socket"] = world.config()["tortie_socket"].clone();

@@ -1,4 +1,4 @@
-//! The daemon is killed at every step, and so is the plugin; nothing is left of what was half done.
+//! The daemon or the plugin is killed at every step of ADD and DEL; no partial state remains.
 
 use crate::world::{World, eventually};
 use std::io::{Read, Write};
@@ -54,12 +54,12 @@ fn a_kill_of_the_plugin_during_add_leaks_nothing() {
         plugin.kill().unwrap();
         plugin.wait().unwrap();
         hold.let_go();
-        // Nobody got an answer about the attachment, so nobody may ever ask for its removal.
+        // No runtime has received a result for this attachment, so none may ever request its removal.
         eventually("an unanswered ADD is rolled back", || world.traces().is_empty());
         assert!(!pod.ip(&["link"]).contains("eth0"), "{step}");
         world.must("DEL", "c1", &pod.path(), &config);
         let first = world.must("ADD", "c1", &pod.path(), &config);
-        // The same again, and nobody to hear it: what was answered before stays.
+        // A repeated ADD without a reader for its answer: the attachment that was already answered stays.
         world.connect().write_all(&world.request("ADD", "c1", &pod.path(), &config)).unwrap();
         assert_eq!(world.must("ADD", "c1", &pod.path(), &config).json, first.json, "{step}");
         world.must("DEL", "c1", &pod.path(), &config);

@@ -1,4 +1,4 @@
-//! The commands of calicoctl that look after a host: node run, node diags, cluster diags, node checksystem.
+//! calicoctl commands for a host: node run, node diags, cluster diags, node checksystem.
 
 use crate::world::{TORTIE, World, eventually};
 use std::process::Output;
@@ -17,7 +17,7 @@ fn said(world: &World, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The files of an archive that a command says it has made, and the text of all.
+/// Returns the file names and the combined text of the archive that a command reports.
 fn archive(world: &World, said: &str) -> (Vec<String>, String) {
     let path = said.lines().last().unwrap().split_whitespace().last().unwrap().to_owned();
     let list = run(std::process::Command::new("tar").args(["-tzf", &path]));

@@ -1,4 +1,4 @@
-//! What is wrong is refused, and leaves nothing behind.
+//! Invalid requests are rejected and leave nothing behind.
 
 use crate::world::{World, eventually};
 use serde_json::json;
@@ -55,7 +55,7 @@ fn a_full_pool_refuses_without_a_trace() {
     let said = world.cni("ADD", "c4", &pods[4].path(), &config);
     assert_eq!(said.code(), 999, "{said:?}");
     assert_eq!(world.traces(), before);
-    // A dual-stack request that gets only one family gets none.
+    // A dual-stack request for which only one family is available fails entirely.
     let said = world.cni("ADD", "c4", &pods[4].path(), &world.config());
     assert!(!said.success, "{said:?}");
     assert_eq!(world.traces(), before);
@@ -75,7 +75,7 @@ fn without_a_daemon_the_runtime_is_asked_to_try_again() {
     assert_eq!(versions.json["supportedVersions"].as_array().map(Vec::len), Some(7));
     world.start(&[]);
     world.must("ADD", "c1", &pod.path(), &config);
-    // Killed and started again, the daemon knows what it attached.
+    // After a kill and restart the daemon knows its attachments.
     world.stop();
     assert_eq!(world.cni("DEL", "c1", &pod.path(), &config).code(), 11);
     world.start(&[]);
@@ -155,7 +155,7 @@ fn names_that_are_taken_are_not_taken_away() {
     let world = World::new();
     let (one, two) = (world.container(), world.container());
     let config = world.config();
-    // Inside: somebody else's interface.
+    // Inside the container: an interface of another owner.
     one.ip(&["link", "add", "eth0", "type", "bridge"]);
     assert_eq!(world.cni("ADD", "c1", &one.path(), &config).code(), 999);
     world.assert_clean("eth0 is taken");
@@ -166,19 +166,19 @@ fn names_that_are_taken_are_not_taken_away() {
     world.assert_clean("eth0 is another network's");
     assert!(one.ip(&["link"]).contains("eth0") && world.host.ip(&["link"]).contains("other"));
     world.host.ip(&["link", "del", "other"]);
-    // On the host: what cannot be a container's.
+    // On the host: an interface that cannot belong to a container.
     world.host.ip(&["link", "add", "calic1", "type", "bridge"]);
     assert_eq!(world.cni("ADD", "c1", &one.path(), &config).code(), 999);
     assert_eq!(world.traces(), ["calic1"]);
     assert!(world.host.ip(&["-d", "link", "show", "calic1"]).contains("bridge"));
     world.host.ip(&["link", "del", "calic1"]);
-    // A pair that a crash left is nobody's any more.
+    // A veth pair that a crash left behind has no owner and is replaced.
     world.host.ip(&["link", "add", "calic1", "type", "veth", "peer", "name", "stale"]);
     world.must("ADD", "c1", &one.path(), &config);
     assert!(!world.host.ip(&["link"]).contains("stale"));
     world.must("DEL", "c1", &one.path(), &config);
     world.assert_clean("a stale pair");
-    // Two containers whose names begin alike.
+    // Two container IDs with the same prefix.
     let (first, second) = ("0123456789abc", "0123456789abd");
     world.must("ADD", first, &one.path(), &config);
     let other = world.must("ADD", second, &two.path(), &config);

@@ -1,4 +1,5 @@
-//! Chains as Felix writes them for one workload that may send anything and be sent anything but to one port, of TCP and UDP.
+//! Chains as Felix writes them for one workload: all traffic is allowed except TCP and UDP to one port of the
+//! workload.
 
 /// The variants of Felix's dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +12,13 @@ pub enum FelixMode {
 impl FelixMode {
     pub const ALL: [FelixMode; 3] = [FelixMode::IptablesLegacy, FelixMode::IptablesNft, FelixMode::Nftables];
 
-    /// A script that writes the chains of an interface; nothing leads to them yet.
+    /// Returns a script that writes the chains of an interface; no hook jumps to them yet.
     pub fn chains(self, interface: &str, port: u16) -> String {
         let template = if self == FelixMode::Nftables { NFT_CHAINS } else { IPTABLES_CHAINS };
         self.for_each_family(&template.replace("IF", interface).replace("PORT", &port.to_string()))
     }
 
-    /// A script that has the kernel enter them.
+    /// Returns a script that adds the jumps from the kernel hooks.
     pub fn hooks(self) -> String {
         self.for_each_family(if self == FelixMode::Nftables { NFT_HOOKS } else { IPTABLES_HOOKS })
     }

@@ -1,4 +1,4 @@
-//! An attacker, a careless operator and a bad day: the node goes on, or says what is wrong and leaves.
+//! Attacks, operator mistakes and failures: the node continues, or exits with an error that names the cause.
 
 use crate::world::{TORTIE, World, eventually};
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tortie_dataplane::Netns;
 use tortie_testkit::TableOwner;
 
-/// What somebody on the host gets from a page: its text, then the status code.
+/// Fetches a page on the host; returns its text followed by the status code.
 fn page(world: &World, url: &str) -> String {
     let output = world.host.try_exec(&["curl", "-s", "-m", "20", "-w", "%{http_code}", url]);
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -21,7 +21,7 @@ fn readiness(world: &World) -> String {
     page(world, "http://127.0.0.1:9099/readiness")
 }
 
-/// `tortie health` on the host: its exit code, and what it prints.
+/// Runs `tortie health` on the host; returns its exit code and output.
 fn health(world: &World, flags: &[&str]) -> (Option<i32>, String) {
     let run_dir = world.dir.path().join("run");
     let output =
@@ -29,7 +29,7 @@ fn health(world: &World, flags: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits until the whole node is well (BGP starts after the engine) and returns what health says then.
+/// Waits until the whole node is healthy (BGP starts after the engine) and returns the output of `tortie health`.
 fn await_health(world: &World) -> String {
     let mut said = String::new();
     eventually("the node is well", || {
@@ -40,7 +40,7 @@ fn await_health(world: &World) -> String {
     said
 }
 
-/// Waits for the end of a process; one that does not end is killed.
+/// Waits for a process to exit; kills it and returns `None` after the timeout.
 fn end_of(mut child: Child) -> Option<(bool, String)> {
     let deadline = Instant::now() + Duration::from_secs(50);
     while child.try_wait().unwrap().is_none() {
@@ -87,7 +87,7 @@ fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
     assert!(open < 400, "{open} descriptors");
     assert!(page(&world, "http://127.0.0.1:9091/metrics").contains("tortie_closed_connections"));
     world.must("DEL", "c1", &pod.path(), &config);
-    // And those that were left alone are closed after a while.
+    // Connections that stay unfinished are closed after a while.
     let mut last = streams.into_iter().next_back().unwrap();
     last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut rest = Vec::new();
@@ -104,12 +104,12 @@ fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
             stream.write_all(b"{\"plugin\"").unwrap();
         }
         world.must("STATUS", "", "", &world.config());
-        // They are given up after ten seconds: one that is still open was not waited for.
+        // The node closes them after ten seconds: if one is still open, STATUS did not wait for them.
         let first = &mut streams[0];
         first.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         first.read(&mut [0; 16]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     };
-    // A daemon that waits for them waits every time; a busy machine takes ten seconds only now and then.
+    // A daemon that waits for them does so every time; a busy machine takes ten seconds only occasionally.
     assert!(
         (0..4).any(|_| answered_before_they_are_given_up()),
         "answered only after the others were given up"
@@ -124,7 +124,7 @@ fn a_second_daemon_says_who_is_there_and_leaves() {
     assert!(!success, "{text}");
     let holder = format!("in use by another node daemon (process {},", world.pid());
     assert!(text.contains(&holder), "{text}");
-    // Directories of its own do not make it another host.
+    // Separate directories do not make it a separate host.
     let own = world.dir.path().join("second");
     let dirs = ["state", "run", "calico"].map(|name| own.join(name).display().to_string());
     let second = world
@@ -137,7 +137,7 @@ fn a_second_daemon_says_who_is_there_and_leaves() {
     let (success, text) = end_of(second).expect("it leaves");
     let holder = format!("another node daemon (process {}) runs in this network namespace", world.pid());
     assert!(!success && text.contains(&holder), "{text}");
-    // The first has lost nothing.
+    // The first daemon is not affected.
     let pod = world.container();
     world.must("ADD", "c1", &pod.path(), &world.config());
     await_health(&world);
@@ -251,7 +251,7 @@ fn a_node_whose_policy_is_not_in_force_says_so_and_takes_no_workloads() {
     assert!(page(&world, "http://127.0.0.1:9091/metrics").contains("tortie_policy_in_force 0"));
     assert!(world.log().contains("policy is not in force"), "{}", world.log());
     assert!(health(&world, &[]).1.contains("NOT READY  policy: "), "{:?}", health(&world, &[]));
-    // What leaves may leave.
+    // DEL still works.
     world.must("DEL", "c1", &pod.path(), &config);
 
     drop(owner);
@@ -266,7 +266,7 @@ fn a_node_whose_policy_is_not_in_force_says_so_and_takes_no_workloads() {
 fn what_is_no_namespace_is_none() {
     let world = World::new();
     let config = world.config();
-    // To open a FIFO is to wait for its other end.
+    // Opening a FIFO blocks until its other end is opened.
     let fifo = world.dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let fifo = fifo.display().to_string();
@@ -276,7 +276,7 @@ fn what_is_no_namespace_is_none() {
         assert_eq!(success, command == "DEL", "{command}: {text}");
         assert!(success || text.contains("network namespace"), "{text}");
     }
-    // A reboot, or somebody who unmounts, leaves a file where the namespace was.
+    // After a reboot or an unmount, a plain file is left where the namespace was.
     let pod = world.container();
     world.must("ADD", "c2", &pod.path(), &config);
     let record = world.dir.path().join("state/attachments/c2:eth0.json");
@@ -304,7 +304,7 @@ fn an_outage_of_the_datastore_is_logged_when_it_begins_and_when_it_ends() {
     assert!(lines.len() <= 4, "{lines:#?}");
 }
 
-/// The netlink sockets that a process has open.
+/// Returns the netlink sockets that a process has open.
 fn netlink_sockets(pid: u32) -> BTreeSet<String> {
     let table = std::fs::read_to_string(format!("/proc/{pid}/net/netlink")).unwrap();
     let inodes: BTreeSet<&str> =
@@ -322,7 +322,7 @@ fn a_change_of_settings_does_not_restart_the_dataplane() {
     let (pod, other, config) = (world.container(), world.container(), world.config());
     let address = world.must("ADD", "c1", &pod.path(), &config).addresses()[0].clone();
     world.must("ADD", "c2", &other.path(), &config);
-    // Some are only open for a moment: those that are there in every look stay.
+    // Some sockets are open only briefly: those in every sample are permanent.
     let looks = (0..20).map(|_| {
         std::thread::sleep(Duration::from_millis(50));
         netlink_sockets(world.pid())

@@ -1,4 +1,4 @@
-//! `tortie node --leave --purge`: the host is as it was before the node.
+//! `tortie node --leave --purge` restores the host to its state before the node.
 
 use crate::world::World;
 use std::process::Output;
@@ -36,7 +36,7 @@ fn a_host_that_leaves_is_clean() {
     assert!(list().contains("1430") && list().contains("portmap") && list().contains("pods"), "{}", list());
     assert!(dirs[0].join("calico-ipam").exists());
 
-    // Not under the feet of a daemon.
+    // Refused while a daemon is running.
     let refused = leave(&world, &environment[1..]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("is in use by another node daemon"), "{refused:?}");
@@ -59,6 +59,6 @@ fn a_host_that_leaves_is_clean() {
         let files: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().collect();
         assert!(files.is_empty(), "{}: {files:?}", dir.display());
     }
-    // Nothing to do is no failure.
+    // Leaving again is not an error.
     assert!(leave(&world, &environment[1..]).status.success());
 }

@@ -1,4 +1,4 @@
-//! Containers come, talk and go.
+//! Containers are attached, exchange traffic and are detached.
 
 use crate::world::{World, eventually};
 use serde_json::json;
@@ -74,7 +74,7 @@ fn results_and_addresses_are_as_asked_for() {
     let other = world.container();
     let taken = world.plugin("calico", "ADD", "c2", &other.path(), &text, "IP=10.77.0.99");
     assert_eq!(taken.code(), 999, "{taken:?}");
-    // A new sandbox of the same pod takes over; the end of the old one does not disturb it.
+    // A new sandbox of the same pod takes over; deleting the old one does not affect it.
     let newer = args.replace("10.77.0.99", "10.77.0.98");
     let said = world.plugin("calico", "ADD", "c3", &other.path(), &text, &newer);
     assert!(said.success, "{said:?}");
@@ -136,7 +136,7 @@ fn endpoints_of_others_are_programmed_just_the_same() {
 fn addresses_can_come_from_another_plugin() {
     let world = World::new();
     let pod = world.container();
-    // Debian's, as it is.
+    // Debian's unmodified host-local plugin.
     symlink("/usr/lib/cni/host-local", world.dir.path().join("bin/host-local")).unwrap();
     let data = world.dir.path().join("host-local");
     let mut config = world.config();
@@ -160,7 +160,7 @@ fn addresses_can_come_from_another_plugin() {
     for address in world.must("ADD", "c2", &second.path(), &config).addresses() {
         assert!(pod.pings(&address), "{address}\n{}", world.log());
     }
-    // What it refuses is refused, and nothing stays.
+    // A request that the IPAM plugin rejects fails and leaves nothing behind.
     let before = world.traces();
     let mut full = config.clone();
     full["ipam"]["ranges"] =
@@ -179,7 +179,7 @@ fn addresses_can_come_from_another_plugin() {
 fn what_happens_is_reported() {
     let mut world = World::without_node("10.77.0.0/24");
     let reporting = [("FELIX_ENDPOINTREPORTINGENABLED", "true"), ("FELIX_HEALTHENABLED", "true")];
-    // A setting may stand in a file as well; a variable is stronger.
+    // Settings can also be in felix.cfg; an environment variable takes precedence.
     std::fs::create_dir_all(world.dir.path().join("state")).unwrap();
     let settings = "[global]\nPrometheusMetricsEnabled = true\nHealthEnabled = false\n";
     std::fs::write(world.dir.path().join("state/felix.cfg"), settings).unwrap();
@@ -194,7 +194,7 @@ fn what_happens_is_reported() {
         || serde_json::from_str(&std::fs::read_to_string(&file).unwrap_or_default()).unwrap_or(json!({}));
     eventually("it has a file that says so", || file()["ifaceName"] == "calic1");
     assert_eq!(file()["ipv4Nets"], json!([format!("{}/32", added.addresses()[0])]));
-    // A restart finds the file and leaves it; one of an endpoint that is no more goes.
+    // A restart keeps the file and removes that of an endpoint that no longer exists.
     let stale = world.dir.path().join("run/endpoint-status/cni default%2Fc0 eth0");
     std::fs::write(&stale, "{}").unwrap();
     world.start(&reporting);
@@ -226,7 +226,7 @@ fn what_happens_is_reported() {
     eventually("its file is gone", || file() == json!({}));
 }
 
-/// The process stays what it was for whoever started it; only its heaps are fewer.
+/// The process keeps its name and arguments; only the number of malloc arenas is limited.
 #[test]
 fn a_node_has_few_heaps_unless_it_is_told_otherwise() {
     for (set, has) in [(None, "3"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {

@@ -1,6 +1,6 @@
-//! A node in a network namespace of its own, the real plugin, real containers' namespaces.
+//! Tests of a node in its own network namespace, with the real plugin and real container namespaces.
 
-// Helpers of tests are tests too.
+// Test helpers may panic like tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adoption;

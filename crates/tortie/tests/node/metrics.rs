@@ -1,11 +1,11 @@
-//! Metrics over TLS, for clients with a certificate.
+//! Metrics over TLS with client certificates.
 
 use crate::world::{World, eventually};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// An authority, and certificates that it has signed, in a directory.
+/// Writes a certificate authority and certificates signed by it to a directory.
 fn certificates(dir: &Path) {
     let key = KeyPair::generate().unwrap();
     let mut parameters = CertificateParams::new(vec!["ca".to_owned()]).unwrap();

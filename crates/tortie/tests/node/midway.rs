@@ -1,4 +1,4 @@
-//! What vanishes in the middle of a request: the container's namespace, the store.
+//! The container's namespace or the datastore disappears in the middle of a request.
 
 use crate::crash::{STEPS_OF_ADD, STEPS_OF_DEL};
 use crate::world::{World, eventually, said};
@@ -19,7 +19,7 @@ fn a_namespace_that_vanishes_during_add_leaves_nothing() {
             assert_eq!(said.code(), 999, "{step}: {said:?}");
             world.assert_clean(step);
         }
-        // What was wired already goes without being asked for, or when the runtime asks.
+        // If it was already attached, it is cleaned up by the node itself or by the runtime's DEL.
         world.must("DEL", "c1", &path, &config);
         world.assert_clean(step);
     }
@@ -39,7 +39,7 @@ fn a_store_that_goes_down_during_add_gets_everything_back() {
         let said = said(plugin);
         world.start_store();
         if said.success {
-            // Everything was in the store already.
+            // Everything was already stored.
             assert!(["add-stored", "add-programmed"].contains(&step), "{step}: {said:?}");
             world.must("DEL", "c1", &pod.path(), &config);
         } else {
@@ -66,7 +66,7 @@ fn a_store_that_goes_down_during_del_is_written_later() {
         let said = said(plugin);
         assert!(said.success || said.code() == 11, "{step}: {said:?}\n{}", world.log());
         world.start_store();
-        // Nobody asks again: the node goes on by itself.
+        // No further request arrives: the node finishes by itself.
         eventually("the removal is finished", || world.traces().is_empty());
         world.assert_clean(step);
         assert!(!pod.ip(&["link"]).contains("eth0"), "{step}");

@@ -1,4 +1,4 @@
-//! The MTU of containers follows the interface that carries their packets and what those are wrapped in.
+//! The MTU of containers follows the interface that carries their packets and the encapsulation.
 
 use crate::world::{Namespace, World, eventually};
 
@@ -50,7 +50,7 @@ fn the_mtu_is_that_of_what_carries_the_packets() {
     world.felix("ipipMTU: 1300");
     says("1300", "mtu: 1300: ipipMTU is set\n");
 
-    // Back as it was: everybody fits.
+    // With the original settings every container fits again.
     pool(r#"{"ipipMode": "Never"}"#);
     world.host.ip("link set eth0 mtu 1500");
     says("1500", &format!("mtu: 1500: {by_route}\n"));

@@ -1,4 +1,4 @@
-//! Outgoing NAT from pools to packets: what a host beyond the router sees of a container.
+//! Outgoing NAT from pools to packets: the source address of a container that a host beyond the router sees.
 //!
 //! ```text
 //! pod -- node 172.30.0.1, fd30::1 ==== 172.30.0.2, fd30::2, with 198.51.100.1 and 2001:db8::1
@@ -10,7 +10,7 @@ use std::process::Stdio;
 const BEYOND: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 const NODE: [&str; 2] = ["172.30.0.1", "fd30::1"];
 
-/// A host on the wire of the node that can answer it and its containers.
+/// Creates a host on the node's link that can answer the node and its containers.
 fn beyond(world: &World, pools: [&str; 2]) -> Namespace {
     let host = Namespace::new("beyond");
     world.host.ip(&["link", "set", "wire0", "netns", host.name()]);
@@ -29,7 +29,7 @@ fn beyond(world: &World, pools: [&str; 2]) -> Namespace {
     host
 }
 
-/// Whose requests the host beyond sees when a container pings it.
+/// Returns the source address that the host beyond sees when a container pings it.
 fn seen(pod: &Namespace, beyond: &Namespace, to: &str) -> String {
     let (protocol, family) =
         if to.contains(':') { ("icmpv6 type echo-request", "ip6") } else { ("icmp type echo-request", "ip") };
@@ -74,7 +74,7 @@ fn pools_say_whose_address_is_seen_outside() {
     is(0, &own(0), "turned off");
     is(1, NODE[1], "turned on");
 
-    // Whatever is in a pool counts as ours, though no node has it.
+    // Addresses in any pool are excluded from NAT, even if no node uses them.
     let pool = |name: &str, cidr: &str| {
         format!(
             "{{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {{name: {name}}}, spec: {{cidr: '{cidr}', disabled: true}}}}"
@@ -93,7 +93,7 @@ fn pools_say_whose_address_is_seen_outside() {
     is(0, NODE[0], "the pool is gone");
     is(1, NODE[1], "the pool is gone");
 
-    // Nodes are outside unless the settings say otherwise.
+    // Nodes are translated to unless natOutgoingExclusions includes host IPs.
     world.calicoctl(
         &["apply", "-f", "-"],
         "{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: beyond}, spec: {bgp: {ipv4Address: 198.51.100.1/32, ipv6Address: '2001:db8::1/128'}}}",
@@ -104,7 +104,7 @@ fn pools_say_whose_address_is_seen_outside() {
     world.felix("natOutgoingExclusions: IPPoolsOnly");
     is(0, NODE[0], "nodes are outside again");
 
-    // A daemon that is killed leaves everything as it is, and the next one finds it so.
+    // A killed daemon leaves the rules in place, and the next one keeps them.
     world.stop();
     assert_eq!(seen(&pod, &beyond, BEYOND[0]), NODE[0]);
     world.start(&[("IP", "172.30.0.1/24"), ("IP6", "fd30::1/64")]);

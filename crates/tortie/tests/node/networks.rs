@@ -1,9 +1,9 @@
-//! A container in several networks: one interface, one endpoint, a profile for each.
+//! A container in several networks: one interface, one endpoint, one profile per network.
 
 use crate::world::{Namespace, Said, World, eventually};
 use serde_json::{Value, json};
 
-/// The configuration of another network.
+/// Returns the configuration of another network.
 fn network(world: &World, name: &str) -> Value {
     let mut config = world.config();
     config["name"] = json!(name);
@@ -16,7 +16,7 @@ fn profiles(world: &World, container: &str) -> Value {
     serde_json::from_str::<Value>(&endpoint).unwrap()["spec"]["profiles"].clone()
 }
 
-/// A container in the networks `net` and `blue`, beside one of each of them.
+/// A container in the networks `net` and `blue`, beside one container in each of them.
 struct Joined {
     world: World,
     blue: Value,
@@ -43,13 +43,13 @@ impl Joined {
         self.pods[0].path()
     }
 
-    /// Whether the container answers those of `net`, and those of `blue`.
+    /// Returns whether the container answers the container in `net` and the one in `blue`.
     fn answers(&self) -> [bool; 2] {
         let address = &self.first.addresses()[0];
         [self.pods[1].pings(address), self.pods[2].pings(address)]
     }
 
-    /// Nothing but the profile came with the second network.
+    /// Asserts that the second network added nothing but its profile.
     fn assert_one_of_everything(&self) {
         let pod = self.pods[0].ip("-o link");
         assert_eq!(pod.lines().count(), 2, "the loopback and one interface: {pod}");
@@ -76,7 +76,7 @@ fn a_second_network_shares_the_endpoint_of_the_first() {
     let said = it.join();
     assert_eq!(said.json["ips"], it.first.json["ips"], "{said:?}\n{}", it.world.log());
     assert_eq!(profiles(&it.world, "c1"), json!(["net", "blue"]));
-    // In force when it is answered.
+    // The profile is in force when the plugin returns.
     assert_eq!(it.answers(), [true, true]);
     it.assert_one_of_everything();
     assert_eq!(it.join().json, said.json, "the same again is answered with the same");
@@ -94,7 +94,7 @@ fn a_second_network_shares_the_endpoint_of_the_first() {
     it.world.must("CHECK", "c1", &path, &config);
     assert_eq!(it.answers(), [true, true], "{}", it.world.log());
 
-    // Left twice, as runtimes do to be sure: the first network stays.
+    // Leave twice, as runtimes do: the first network stays.
     for _ in 0..2 {
         it.world.must("DEL", "c1", &path, &it.blue);
         assert_eq!(profiles(&it.world, "c1"), json!(["net"]));
@@ -109,7 +109,7 @@ fn a_second_network_shares_the_endpoint_of_the_first() {
 fn further_networks_go_by_collection_and_with_the_first() {
     let it = Joined::new(World::without_node("10.77.0.0/24"), &[]);
     let path = it.netns();
-    // Runtimes that count interfaces ask for another one; the answer says which there is.
+    // Runtimes that number interfaces request another one; the result names the existing one.
     let said = it.world.cni_at("eth1", "ADD", "c1", &path, &it.blue);
     assert_eq!(said.json["ips"], it.first.json["ips"], "{said:?}\n{}", it.world.log());
     assert_eq!(said.json["interfaces"][1]["name"], "eth0");
@@ -127,7 +127,7 @@ fn further_networks_go_by_collection_and_with_the_first() {
     assert!(it.join().success);
     it.world.must("ADD", "c1", &path, &green);
     assert_eq!(profiles(&it.world, "c1"), json!(["net", "blue", "green"]));
-    // Wired again after damage, it is in all its networks.
+    // When it is attached again after damage, it is in all its networks.
     it.pods[0].ip("link set eth0 down");
     let again = it.world.must("ADD", "c1", &path, &it.world.config());
     assert!(it.pods[2].pings(&again.addresses()[0]), "{}", it.world.log());
@@ -156,7 +156,7 @@ fn whoever_dies_while_a_network_is_joined_or_left_the_first_stays() {
     eventually("what was begun is finished", || profiles(&it.world, "c1") == json!(["net"]));
     it.assert_gone();
 
-    // The plugin dies, and nobody hears the answer.
+    // The plugin is killed, so that its result is lost.
     let world = World::without_node("10.77.0.0/24");
     let hold = world.hold();
     let it = Joined::new(world, &[("TORTIE_FAILPOINT", &hold.failpoint("join-stored"))]);

@@ -1,4 +1,4 @@
-//! Policies that cannot take effect: they close what they are about, are reported, and hurt nobody else.
+//! Policies that cannot take effect close the endpoints that they select, are reported, and affect no others.
 
 use crate::world::{TORTIE, World, eventually};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
     let second = world.must("ADD", "c2", &two.path(), &guarded).addresses();
     assert!(one.pings(&second[0]));
 
-    // As much as the API takes, and more than a rule of the kernel can ask for.
+    // The API accepts this rule, but it has more conditions than a kernel rule can hold.
     let names: Vec<String> = (0..50).map(|number| format!("port-{number}")).collect();
     let none = json!({"notPorts": names});
     let everything = json!({"action": "Deny", "protocol": "TCP", "source": none, "destination": none});
@@ -68,7 +68,7 @@ fn denials_are_watched_and_counted_by_rule() {
     let denied = |address: &str| !one.reaches(address);
     eventually("the policy is in force", || addresses.iter().all(|address| denied(address)));
 
-    // Verdicts as they happen, with the rule; packets that a rule logs with their addresses.
+    // `policy watch` prints verdicts with their rule, and logged packets with their addresses.
     let file = world.path("watched");
     let mut watch = world.host.command(TORTIE);
     watch.args(["policy", "watch", "--interval", "100", "--policy", "gnp/big"]);
@@ -113,7 +113,7 @@ fn a_rule_has_one_number_everywhere_and_the_end_of_a_tier_is_counted() {
     guarded["tortie_labels"] = json!({"guarded": "yes"});
     let from = world.must("ADD", "c1", &one.path(), &config).addresses();
     let to = world.must("ADD", "c2", &two.path(), &guarded).addresses();
-    // The second rule denies over IPv4; over IPv6 none matches.
+    // The second rule denies IPv4; no rule matches IPv6.
     let rules = json!([{"action": "Allow", "protocol": "TCP"}, {"action": "Deny", "protocol": "ICMP"}]);
     world.calicoctl(&["apply", "-f", "-"], &policy(rules));
     let denied = |address: &str| !one.reaches(address);

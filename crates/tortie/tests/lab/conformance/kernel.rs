@@ -1,4 +1,4 @@
-//! What a node's kernel says about the packets that come through it.
+//! Reads the policy table, counters and packets of a node from the kernel.
 
 use super::packets::DSCP;
 use regex::Regex;
@@ -6,13 +6,13 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// What rules say in their comments.
+/// Comments of built-in rules.
 pub const ENDPOINT_TO_HOST: &str = "the host is closed to workloads";
 pub const ENCAPSULATION: &str = "workloads may not encapsulate";
-/// Stands for all rules that log.
+/// Counter key for all rules that log.
 pub const LOG: &str = "log";
 
-/// Packets by what counted them: a policy, a profile, or what else a rule's comment says.
+/// Packet counts by cause: a policy, a profile, or the comment of another rule.
 pub type Counters = BTreeMap<String, u64>;
 
 pub struct Kernel {
@@ -41,7 +41,7 @@ impl Kernel {
         let mut counters = Counters::new();
         for found in rule.captures_iter(&self.table(&[])) {
             let packets: u64 = found[1].parse().unwrap();
-            // The rules of policies and profiles are numbered.
+            // Comments of policy and profile rules end with a rule number.
             let holder = found[3].rsplit_once(' ').filter(|(_, rule)| rule.parse::<u32>().is_ok());
             let cause = holder.map_or(&found[3], |(holder, _)| holder);
             *counters.entry(cause.to_owned()).or_default() += packets;
@@ -52,7 +52,7 @@ impl Kernel {
         counters
     }
 
-    /// From now on, the numbers of our packets are written down before anything decides about them.
+    /// Records the numbers of test packets from now on, before any policy applies.
     pub fn watch_packets(&self) {
         self.nft(&[&format!(
             "table inet probe {{

@@ -1,5 +1,6 @@
-//! The same cluster on the Kubernetes API: an API server in the network between the nodes, whose daemons know no other
-//! datastore. Pods, namespaces, service accounts and NetworkPolicies are Kubernetes' own objects, the rest is Calico's.
+//! The conformance cluster on the Kubernetes API: a kube-apiserver in the network between the nodes is the daemons'
+//! only datastore. Pods, namespaces, service accounts and NetworkPolicies are Kubernetes objects, the rest are
+//! Calico's.
 
 use super::cluster::{MARKED, NODES};
 use crate::Lab;
@@ -9,14 +10,14 @@ use tortie_model::API_VERSION;
 use tortie_model::kinds::{EntityRule, NetworkPolicy, Rule, WorkloadEndpoint};
 use tortie_testkit::{ApiServer, CalicoGroup, Process, eventually, run};
 
-/// Where the API server is: the router's address on the link of the nodes.
+/// Address of kube-apiserver: the router's address on the nodes' link.
 const ADDRESS: &str = "10.10.1.254";
-/// What a daemon has recorded.
+/// File name of a daemon's recording.
 pub const RECORDING: &str = "recording-kube";
 const PODS_ONLY: &str = "projectcalico.org/orchestrator == 'k8s'";
 
 pub struct Kube {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     daemons: Vec<Process>,
     server: ApiServer,
     namespace: String,
@@ -25,7 +26,7 @@ pub struct Kube {
 }
 
 impl Kube {
-    /// Lets the nodes of a lab run on an API server.
+    /// Switches the nodes of a lab to a kube-apiserver.
     pub fn take_over(lab: &Lab, group: CalicoGroup, pools: [&str; 2]) -> Kube {
         let namespace = format!("tortie-{}-net", lab.name);
         let server = ApiServer::start_in(&namespace, ADDRESS);
@@ -48,7 +49,7 @@ impl Kube {
         kube
     }
 
-    /// The daemon of a node, instead of the one that the lab started.
+    /// Starts the daemon of a node, replacing the one that the lab started.
     fn start(&self, lab: &Lab, node: &str) -> Process {
         lab.run(&["node", "stop", node, "--kill"]);
         let dir = lab.dir().join("nodes").join(node);
@@ -78,7 +79,7 @@ impl Kube {
         process
     }
 
-    /// Lets the daemons end as they would by themselves.
+    /// Stops the daemons with SIGTERM, so that they shut down normally.
     pub fn stop(&mut self) {
         for mut daemon in self.daemons.drain(..) {
             run(Command::new("kill").arg(daemon.id().to_string()));
@@ -99,11 +100,11 @@ impl Kube {
         assert!(output.status.success(), "{command}: {output:?}\n{}", texts.join("\n"));
     }
 
-    /// The pod of an endpoint, before it has a network.
+    /// Creates the pod of an endpoint, before it has a network.
     pub fn add_pod(&self, like: &WorkloadEndpoint, node: &str) {
         let (meta, spec) = (&like.metadata, &like.spec);
         let port = |port: &tortie_model::kinds::WorkloadEndpointPort| json!({"name": format!("{}", port.name), "protocol": port.protocol.to_string(), "containerPort": port.port});
-        // Names of ports are unique within a container.
+        // Port names must be unique within a container.
         let containers: Vec<Value> = spec
             .ports
             .iter()
@@ -127,7 +128,8 @@ impl Kube {
         self.server.set_pod_addresses(namespace, pod, addresses);
     }
 
-    /// The only thing cases write about endpoints: one whose profile does not exist. Here it is its namespace's.
+    /// Removes the profile of the endpoints of namespace shop by removing the namespace. Cases change endpoints only
+    /// to refer to a missing profile.
     pub fn take_profile_away(&self) {
         self.server.remove_namespace("shop");
     }
@@ -148,12 +150,12 @@ impl Kube {
         self.server.must("DELETE", &format!("{}/{name}", policies(&policy.metadata.namespace)), None);
     }
 
-    /// Past those who would refuse it.
+    /// Deletes a tier directly, bypassing validation.
     pub fn delete_tier(&self, name: &str) {
         self.server.must("DELETE", &format!("/apis/{}/tiers/{name}", self.group.api_version()), None);
     }
 
-    /// Marks of each kind that cases write; see `Cluster::settle`.
+    /// Writes marks of each kind that cases write; see `Cluster::settle`.
     pub fn mark(&self, number: u16, ports: [u16; 3], action: &str) {
         let [policy, namespaced, kubernetes] = ports;
         let label = format!("m{number}");
@@ -193,7 +195,7 @@ fn policies(namespace: &str) -> String {
     format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies")
 }
 
-/// The policy of Kubernetes from which a policy of a case is made.
+/// Returns the Kubernetes policy that converts to a policy of a case.
 fn original(policy: &NetworkPolicy) -> Value {
     let rule = |rule: &Rule| {
         let mut original = json!({});
@@ -226,7 +228,7 @@ fn peer(entity: &EntityRule) -> Option<Value> {
     Some(peer)
 }
 
-/// `projectcalico.org/orchestrator == 'k8s' && role == 'web'`
+/// Parses a selector such as `projectcalico.org/orchestrator == 'k8s' && role == 'web'`.
 fn labels(selector: &str) -> Value {
     let mut labels = json!({});
     for clause in selector.split(" && ").filter(|clause| *clause != PODS_ONLY) {

@@ -1,14 +1,14 @@
-//! Packets as bytes, whole and with right checksums, each with a number of its own.
+//! Encodes complete packets with correct checksums, each with a unique number.
 
 use std::net::IpAddr;
 use tortie_plan::evaluate::Packet;
 
-/// Marks our packets on their way.
+/// DSCP value that marks test packets.
 pub const DSCP: u8 = 0x2b;
-/// The upper half of what our packets carry; the lower one is their number.
+/// Upper half of the tag in test packets; the lower half is the packet's number.
 const MAGIC: u32 = 0xc0de << 16;
 
-/// A number in the identification field or the flow label, and where the receiver finds it.
+/// Encodes a packet with its number in the IP identification or flow label, and in the tag that the receiver reads.
 pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
     let body = transport(packet, number);
     let length = u16::try_from(body.len()).unwrap();
@@ -17,7 +17,7 @@ pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
     let mut bytes = match (packet.source, packet.destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let [long, short] = (length + 20).to_be_bytes();
-            // The kernel fills in the header's checksum.
+            // The kernel fills in the header checksum.
             let head = [0x45, class, long, short, high, low, 0, 0, 64, packet.protocol, 0, 0];
             [&head[..], &source.octets(), &destination.octets()].concat()
         }
@@ -32,14 +32,14 @@ pub fn bytes(packet: &Packet, number: u16) -> Vec<u8> {
     bytes
 }
 
-/// The number of a packet of ours, from what follows its header.
+/// Returns the number of a test packet from its transport header and payload.
 pub fn number(protocol: u8, body: &[u8]) -> Option<u16> {
     let at = if protocol == Packet::TCP { 4 } else { 8 };
     let tag = u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?);
     (tag & 0xffff_0000 == MAGIC).then_some(u16::try_from(tag & 0xffff).ok()?)
 }
 
-/// The beginning of a connection, where there is such a thing.
+/// Returns a transport header that starts a connection, for protocols that have connections.
 fn transport(packet: &Packet, number: u16) -> Vec<u8> {
     let tag = (MAGIC | u32::from(number)).to_be_bytes();
     let ports = [packet.source_port.to_be_bytes(), packet.destination_port.to_be_bytes()].concat();
@@ -75,7 +75,7 @@ fn pseudo_header(packet: &Packet, length: usize) -> Vec<u8> {
     }
 }
 
-/// Of an even number of bytes.
+/// Returns the checksum of an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     while sum > 0xffff {

@@ -1,4 +1,4 @@
-//! Somewhere packets are sent from and arrive: a pod, a node, the outside.
+//! A source or destination of packets: a pod, a node or the outside.
 
 use super::packets;
 use nix::sys::socket::{
@@ -17,10 +17,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Place {
     netns: Netns,
-    /// Send whole packets.
+    /// Raw sockets for sending complete packets.
     v4: OwnedFd,
     v6: OwnedFd,
-    /// Get what has passed everything a kernel checks before it asks who listens.
+    /// Raw sockets that receive packets after all kernel filters, before the lookup of a listener.
     ears: Vec<Ear>,
     arrived: BTreeSet<u16>,
 }
@@ -71,12 +71,12 @@ impl Place {
         assert_eq!(sent, Ok(bytes.len()), "{packet:?}");
     }
 
-    /// The numbers of the packets that have come, since the beginning.
+    /// Returns the numbers of all packets that have arrived so far.
     pub fn arrived(&mut self) -> &BTreeSet<u16> {
         let mut buffer = [0; 2048];
         for ear in &self.ears {
             while let Ok(length) = recv(ear.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                // Sockets of IPv6 leave the header out.
+                // IPv6 raw sockets deliver packets without the IP header.
                 let header = if ear.v4 { usize::from(buffer[0] & 0xf) * 4 } else { 0 };
                 let body = buffer[..length].get(header..).unwrap_or_default();
                 self.arrived.extend(packets::number(ear.protocol, body));
@@ -86,7 +86,7 @@ impl Place {
     }
 }
 
-/// A connection of TCP with both of its ends.
+/// Both ends of a TCP connection.
 pub struct Flow {
     _listener: TcpListener,
     sender: TcpStream,
@@ -102,7 +102,7 @@ impl Flow {
         Flow { _listener: listener, sender, receiver }
     }
 
-    /// Sends something and waits until it has arrived.
+    /// Sends a byte and waits until it has arrived.
     pub fn carry(&mut self) {
         self.sender.write_all(b"x").unwrap();
         let mut byte = [0];

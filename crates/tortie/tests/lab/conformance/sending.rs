@@ -1,4 +1,4 @@
-//! Sends the packets of the cases and looks what becomes of them.
+//! Sends the packets of the cases and checks their fate.
 
 use super::cluster::{Cluster, Denied, LIMIT, OUTSIDE, PAUSE};
 use super::kernel::{Counters, ENCAPSULATION, ENDPOINT_TO_HOST, Kernel, LOG};
@@ -9,7 +9,7 @@ use tortie_plan::evaluate::Packet;
 use tortie_testkit::conformance::{Case, Expected, Sent};
 
 impl Cluster {
-    /// Sends the packets of a step and compares what arrives, and what decided according to the kernel's counters.
+    /// Sends the packets of a step; checks which arrive, and by the kernel counters which rules decided.
     pub fn send(&mut self, case: &Case, packets: &[Sent]) {
         let title = format!("case {} ({})", case.number, case.title);
         let before = self.counters();
@@ -59,7 +59,7 @@ impl Cluster {
         });
     }
 
-    /// How many packets each rule has counted, on both nodes.
+    /// Returns the packet counts of all rules on both nodes.
     fn counters(&self) -> Counters {
         let mut counters = Counters::new();
         for (cause, packets) in self.nodes.iter().flat_map(Kernel::counters) {
@@ -68,7 +68,7 @@ impl Cluster {
         counters
     }
 
-    /// However long a packet that was denied took, it has not arrived.
+    /// Asserts that no denied packet has arrived late.
     pub fn nothing_came_late(&mut self) {
         assert!(!self.denied.is_empty());
         for Denied { to, number, packet } in std::mem::take(&mut self.denied) {
@@ -96,7 +96,7 @@ impl Cluster {
 
     fn ends(&self, sent: &Sent) -> (IpAddr, IpAddr) {
         let [sources, destinations] = [&sent.from, &sent.to].map(|end| &self.addresses[end]);
-        // Who is outside has one address, which says the family.
+        // An external host has one address, which determines the family.
         let literal = [sources, destinations].into_iter().find(|addresses| addresses.len() == 1);
         let v4 = literal.map_or(sent.family != Some(6), |addresses| addresses[0].is_ipv4());
         let of = |addresses: &[IpAddr]| *addresses.iter().find(|address| address.is_ipv4() == v4).unwrap();
@@ -104,7 +104,7 @@ impl Cluster {
     }
 }
 
-/// The comment of the rule that counts what a cause decides, if there is one.
+/// Returns the comment of the rule that counts packets decided by this cause, if there is one.
 fn counted(sent: &Sent) -> Option<&str> {
     match sent.by.as_deref()? {
         "connection" => None,
@@ -134,7 +134,7 @@ fn packet(sent: &Sent, source: IpAddr, destination: IpAddr, number: u16) -> Pack
         source,
         destination,
         protocol,
-        // Each is a connection of its own.
+        // A unique source port makes each packet a new connection.
         source_port: if icmp { 0 } else { 50000 + number },
         destination_port: if icmp { 0 } else { to },
         icmp: icmp.then(|| (u8::try_from(to).unwrap(), 0)),
