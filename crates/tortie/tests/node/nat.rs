@@ -93,7 +93,7 @@ fn pools_say_whose_address_is_seen_outside() {
     is(0, NODE[0], "the pool is gone");
     is(1, NODE[1], "the pool is gone");
 
-    // Nodes are translated to unless natOutgoingExclusions includes host IPs.
+    // Traffic to other nodes is translated unless natOutgoingExclusions includes host IPs.
     world.calicoctl(
         &["apply", "-f", "-"],
         "{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: beyond}, spec: {bgp: {ipv4Address: 198.51.100.1/32, ipv6Address: '2001:db8::1/128'}}}",

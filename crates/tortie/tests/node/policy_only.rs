@@ -1,4 +1,4 @@
-//! Another plugin wires the containers, we police them: Debian's `ptp`, and `bridge` with a bridge for each container.
+//! Policy for containers that another plugin attaches: Debian's `ptp`, and `bridge` with one bridge per container.
 
 use crate::world::{Namespace, World, eventually};
 use serde_json::{Value, json};
@@ -11,12 +11,12 @@ const ENVIRONMENT: [(&str, &str); 3] = [
     ("FELIX_ROUTESYNCDISABLED", "true"),
 ];
 
-/// A container that somebody else has wired.
+/// A container attached by another plugin.
 struct Wired {
     namespace: Namespace,
     interface: String,
     addresses: Vec<String>,
-    /// All that the other plugin said.
+    /// The complete result of the other plugin.
     result: Value,
 }
 
@@ -55,7 +55,7 @@ fn network(world: &World, plugin: &str, number: u8) -> Value {
     })
 }
 
-/// The endpoint that whoever wired it would tell the datastore of.
+/// Returns the endpoint that the program that attached the container would store.
 fn endpoint(wired: &Wired, name: &str) -> String {
     let networks: Vec<String> = wired
         .addresses
@@ -81,7 +81,8 @@ fn policy(rules: Value) -> String {
     .to_string()
 }
 
-/// What the other plugin and the kernel have made, without what changes by itself.
+/// Returns the routes, neighbours, sysctls and links of the other plugin and the kernel, without parts that change by
+/// themselves.
 fn theirs(world: &World, wired: &[Wired]) -> Vec<String> {
     let mut theirs = Vec::new();
     for family in ["-4", "-6"] {
@@ -101,7 +102,7 @@ fn theirs(world: &World, wired: &[Wired]) -> Vec<String> {
         let link = &world.host.json(&format!("link show dev {}", wired.interface))[0];
         theirs.push(format!("{} {} {}", link["ifname"], link["address"], link["mtu"]));
     }
-    // The kernel forgets and learns multicast routes and the like on its own.
+    // The kernel adds and removes multicast, link-local and anycast routes on its own.
     theirs.retain(|line| !line.contains("multicast") && !line.contains("fe80") && !line.contains("anycast"));
     theirs.sort();
     theirs
@@ -153,7 +154,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     all(c, d, true, "and open to c");
     all(b, a, true, "a is guarded by nothing");
 
-    // Only its own addresses get out of a container.
+    // A container can send only from its own addresses.
     a.namespace.ip("addr add 10.55.1.99/32 dev eth0");
     let ping = |source: &str| {
         let words = ["ping", "-n", "-c", "1", "-w", "2", "-I", source, &c.addresses[0]];
@@ -170,7 +171,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
     assert_eq!(theirs(&world, &wired), before, "{}", world.log());
 }
 
-/// In one list with the plugin that wires them, ours enforces policy and nothing else.
+/// Chained after the plugin that attaches the containers, our plugin only enforces policy.
 #[test]
 fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
     let mut world = World::without_node("10.77.0.0/24");
@@ -223,7 +224,7 @@ fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
     assert!(refused.json["details"].as_str().is_some_and(|text| text.contains("eni1")), "{}", refused.json);
     for (wired, name) in [(a, "a"), (b, "b")] {
         world.must("DEL", name, &wired.namespace.path(), &config(wired, name));
-        // The interface is not ours to remove.
+        // The interface belongs to the other plugin and must stay.
         world.host.json(&format!("link show dev {}", wired.interface));
     }
     assert_eq!(theirs(&world, &wired), before, "{}", world.log());

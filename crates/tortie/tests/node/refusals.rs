@@ -1,8 +1,8 @@
-//! The kernel refuses an object that an ADD programs: the ADD fails, names the object and leaves nothing.
+//! The kernel rejects an object that an ADD creates: the ADD fails, names the object and leaves nothing.
 
 use crate::world::{World, eventually};
 
-/// Each kind of object, as it is named, with a word that is in no other object's name.
+/// One object of each kind by its name, with a part that occurs in no other object's name.
 const OBJECTS: [&str; 18] = [
     "interface eth0",
     "interface calic1",
@@ -47,7 +47,7 @@ fn what_the_kernel_refuses_fails_the_add_by_name_and_leaves_nothing() {
         world.assert_clean(object);
         assert!(!pod.ip(&["link"]).contains("eth0"), "{object}");
         eventually("nothing is in the table", || !table(&world).contains("calic1"));
-        // What was refused once is not refused for ever.
+        // After the fault is removed the same request succeeds.
         world.must("ADD", "c1", &pod.path(), &config);
         world.must("DEL", "c1", &pod.path(), &config);
         world.assert_clean(object);
@@ -57,7 +57,7 @@ fn what_the_kernel_refuses_fails_the_add_by_name_and_leaves_nothing() {
 #[test]
 fn a_route_in_the_way_fails_the_add() {
     let world = World::with_pool("10.77.0.0/30");
-    // Somebody's own routes, which nobody may take away, at every address of the pool.
+    // Static routes of another owner, which must not be removed, for every address of the pool.
     for address in 0..4 {
         let net = format!("10.77.0.{address}/32");
         world.host.ip(&["route", "add", &net, "dev", "eth0", "proto", "static", "metric", "1024"]);

@@ -1,4 +1,4 @@
-//! The datastore is put back to an earlier time, while containers live that it knows nothing of.
+//! The datastore is restored to an earlier state while containers exist that it does not know.
 
 use crate::world::{TORTIE, World, eventually};
 use serde_json::json;
@@ -7,7 +7,7 @@ use tortie_testkit::Process;
 
 const ENDPOINT_KEYS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 
-/// What a backup from before the container would not have: its address, its block, its endpoint.
+/// Deletes the addresses, blocks and endpoints that an older backup would not contain.
 fn forget(world: &World) {
     for prefix in ["/calico/ipam/v2/", ENDPOINT_KEYS] {
         world.etcdctl(&["del", "--prefix", prefix]);
@@ -30,7 +30,7 @@ fn addresses_of_live_containers_are_not_handed_out_again() {
     world.stop();
     forget(&world);
     world.start(&[]);
-    // The node has written back what lives here before it takes the first request.
+    // The node restores its live attachments in the datastore before it accepts the first request.
     assert_eq!(endpoints(&world), 1, "{}", world.log());
     let second = world.must("ADD", "new", &new.path(), &world.config()).addresses();
     assert!(second.iter().all(|address| !first.contains(address)), "{first:?} {second:?}");
@@ -61,7 +61,7 @@ fn what_a_running_node_sees_lost_is_written_back() {
     world.assert_clean("its removal");
 }
 
-/// The datastore has given the address of a live container to somebody else.
+/// The datastore has assigned the address of a live container to another holder.
 #[test]
 fn two_holders_of_an_address_are_reported() {
     let mut world = World::new();
@@ -69,7 +69,7 @@ fn two_holders_of_an_address_are_reported() {
     let addresses = world.must("ADD", "c1", &netns.path(), &world.config()).addresses();
     let address = addresses.iter().find(|address| !address.contains(':')).unwrap();
     world.stop();
-    // As if another node had got it while this one was away.
+    // As if another node had been assigned it while this one was down.
     let keys = world.stored("--keys-only");
     let block = keys.lines().find(|key| key.contains("/assignment/ipv4/block/")).unwrap();
     let value = world.stored_at(block).replace("net.c1", "net.other");

@@ -1,4 +1,4 @@
-//! What a node's settings are, and where they come from, is shown; what has no effect is not silent.
+//! `tortie settings` shows the value and source of every setting; settings without effect are reported.
 
 use crate::world::{TORTIE, World, eventually};
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn every_setting_has_a_value_and_a_source() {
     assert!(changed.contains("logPrefix") && !changed.contains("interfacePrefix"), "{changed}");
     assert!(settings(&world, &["INTERFACEPREFIX"]).contains("cali"));
 
-    // Once in the log, and on the health page as long as it is so.
+    // Logged once, and shown on the health page while it applies.
     let idle = "bpfEnabled (environment): true has no effect here: there is no eBPF dataplane";
     let loosened = "node.n1 says Return and so opens this host";
     let page = || {
@@ -84,7 +84,7 @@ fn a_host_of_calico_brings_its_settings() {
     };
     object("default", "logSeverityScreen: Warning");
     object("node.n7", "logPrefix: own");
-    // The datastore and the name of the host are nowhere but in Felix's file.
+    // Only Felix's file contains the datastore endpoint and the host name.
     std::fs::create_dir_all(world.path("state")).unwrap();
     let file = format!("[global]\nFelixHostname = n7\nEtcdEndpoints = {}\n", world.socket());
     std::fs::write(world.path("state/felix.cfg"), file).unwrap();
@@ -116,7 +116,7 @@ fn the_log_begins_at_the_severity_that_is_set() {
     eventually("more is logged", || debugged() > 0);
     world.felix("logSeverityScreen: Error");
     eventually("the setting is in force", || setting(&world, "logSeverityScreen")["value"] == "Error");
-    // What was under way when it changed may still be logged.
+    // Requests in progress during the change may still be logged.
     eventually("nothing more is logged", || {
         let before = world.log().len();
         let pod = world.container();
@@ -143,7 +143,7 @@ fn debug_pages_are_served_where_the_settings_say() {
     let profile = get("/debug/profile?seconds=1");
     assert!(profile.contains("observers"), "every thread is named\n{profile}");
     assert!(get("/debug/profile?seconds=3600").contains("is not a number between 1 and 60"));
-    // On the loopback alone, unless somebody says otherwise.
+    // Served only on loopback unless debugHost is set.
     let elsewhere = world.host.try_exec(&["curl", "-s", "-m", "1", "http://172.30.0.1:6061/debug"]);
     assert!(!elsewhere.status.success());
     world.felix("debugHost: 172.30.0.1, debugPort: 6061");
@@ -165,7 +165,7 @@ fn a_mask_with_too_few_bits_is_named_and_the_bits_in_use_stay() {
     eventually("the lowest bits of the mask are used", || marks().contains("0x00000010"));
     world.felix("iptablesMarkMask: 240, nftablesMarkMask: 3840");
     eventually("that of nftables counts", || marks().contains("0x00000100"));
-    // Two bits are enough, but not for WireGuard too.
+    // Two bits are enough for policy, but not with WireGuard.
     world.felix("nftablesMarkMask: 3, wireguardEnabled: true");
     let named =
         "nftablesMarkMask (FelixConfiguration default): 0x3 has 2 bits and policy needs 3, one for WireGuard";
@@ -173,7 +173,7 @@ fn a_mask_with_too_few_bits_is_named_and_the_bits_in_use_stay() {
     assert!(marks().contains("0x00000100"), "{}", marks());
 }
 
-/// A directory that is /dev for the node alone, with a syslog daemon of the test in it.
+/// Creates a directory that becomes /dev for the node only, with a syslog socket of this test.
 fn with_syslog(world: &World) -> (UnixDatagram, String) {
     let dev = world.path("dev").display().to_string();
     std::fs::create_dir_all(&dev).unwrap();
@@ -201,7 +201,7 @@ fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
     let path = |name: &str| world.path(name).display().to_string();
     let (first, second) = (path("logs/deep/node.log"), path("second.log"));
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    // Something that is logged for debugging, and as a warning: an object that cannot be used.
+    // ADD and DEL write log lines, including debug lines.
     let make_noise = || {
         let pod = world.container();
         world.must("ADD", "noise", &pod.path(), &world.config());
@@ -226,14 +226,14 @@ fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
     let before = read(&first);
     make_noise();
     assert_eq!(read(&first), before, "the old file is left alone");
-    // What was on its way when the settings changed may still be there.
+    // Lines that were in progress when the settings changed may still arrive.
     eventually("of what is for debugging nothing is added", || {
         let (file, messages) = (read(&second).len(), syslog().len());
         make_noise();
         !read(&second)[file..].contains("DEBUG") && !syslog()[messages..].contains("<31>")
     });
 
-    // What cannot be done is said by name, and the file that works stays in use.
+    // A file that cannot be written is reported by name, and the previous file stays in use.
     world.felix("logFilePath: /proc/no/such.log");
     let named = "logFilePath: \"/proc/no/such.log\" cannot be written";
     eventually("the health page names it", || {
@@ -248,7 +248,7 @@ fn a_kernel_that_has_no_flow_tables_is_named_and_everything_else_works() {
     let faults = world.dir.path().join("faults");
     std::fs::write(&faults, "table inet tortie-flows").unwrap();
     world.start(&[("TORTIE_FAULTS", faults.to_str().unwrap())]);
-    // In the node's own object: that of the cluster gives way to what is filled in there.
+    // In the node's own FelixConfiguration, which takes precedence over the cluster's.
     let set = |offload: &str| {
         let head = "apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: node.n1}";
         let object = format!("{{{head}, spec: {{nftablesFlowTableOffload: {offload}}}}}");

@@ -1,5 +1,5 @@
-//! Faults in a random order, under traffic, and the promises of ARCHITECTURE.md after each. The seed is printed; TORTIE_SEED
-//! repeats a walk, TORTIE_SOAK_SECONDS says how long it goes on.
+//! Random faults under traffic, and a check of the guarantees in ARCHITECTURE.md after each. The seed is printed;
+//! TORTIE_SEED repeats a run, TORTIE_SOAK_SECONDS sets its duration.
 
 mod peer;
 pub mod traffic;
@@ -21,7 +21,7 @@ use tortie_dataplane::Netns;
 use tortie_testkit::eventually_showing;
 use traffic::{PORT, Stream};
 
-/// Long enough for some ten faults; a real soak has an hour.
+/// Enough for about ten faults; a real soak test takes an hour.
 const SECONDS: u64 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,16 +32,16 @@ enum Fault {
     FewDescriptors,
     StoreKilled,
     StoreFrozen,
-    /// The store's files are those of an earlier time.
+    /// The datastore's files are restored from an earlier copy.
     StoreRestored,
-    /// The addresses and endpoints of live containers are gone from the store.
+    /// The addresses and endpoints of live containers are deleted from the datastore.
     EntriesLost,
     Garbage,
     KernelRefuses,
     TableDeleted,
     RouteDeleted,
     UnfinishedRequests,
-    /// A BGP peer that sends nonsense, begins and does not go on, or says nothing.
+    /// A BGP peer that sends invalid messages, sends a partial message, or sends nothing.
     StrangePeer,
     Churn,
 }
@@ -65,25 +65,25 @@ const FAULTS: [Fault; 15] = [
 ];
 
 impl Fault {
-    /// Somebody with root took away what carries or judges packets: until it is back, nothing can be promised.
+    /// Whether the fault removes routes or rules, so that packets may be lost or pass until they are restored.
     fn excuses_packets(self) -> bool {
         matches!(self, Fault::TableDeleted | Fault::RouteDeleted)
     }
 }
 
-/// Objects that an ADD programs and the kernel can be made to refuse.
+/// Objects of an ADD that the kernel can be made to reject.
 const REFUSED: [&str; 5] =
     ["route 10.77.", "neighbour 10.77.", "interface eth0", "chain ", "sysctl net.ipv4.conf.cali"];
 
 struct Soak {
-    // Before the namespaces go.
+    // Dropped before the namespaces.
     allowed: Vec<Stream>,
     denied: Vec<Stream>,
     world: World,
     pods: Vec<(String, Namespace)>,
     config: Value,
     random: StdRng,
-    /// How many containers there were so far.
+    /// Number of containers created so far.
     containers: u64,
 }
 
@@ -137,11 +137,11 @@ impl Soak {
         std::thread::sleep(Duration::from_millis(self.random.random_range(0..1500)));
     }
 
-    /// A container comes, reaches another and goes.
+    /// Adds and deletes a container.
     fn probe(&mut self) {
         self.containers += 1;
         let (name, pod) = (format!("p{}", self.containers), self.world.container());
-        // What the last fault did may still be on its way out.
+        // Effects of the last fault may still be going away.
         eventually_showing(
             "a container gets its network",
             || self.world.cni("ADD", &name, &pod.path(), &self.config).success,
@@ -216,7 +216,7 @@ impl Soak {
         self.signal(process, Signal::SIGCONT);
     }
 
-    /// The kernel refuses an object for a while: an ADD fails by its name, or has it.
+    /// Makes the kernel reject an object; the ADD must fail and name it.
     fn refuse(&mut self) {
         self.start_node();
         let object = *REFUSED.choose(&mut self.random).unwrap();
@@ -242,7 +242,8 @@ impl Soak {
         self.probe();
     }
 
-    /// A peer that is configured, so that the node listens to it, and gone again before the promises are looked at.
+    /// Configures a misbehaving peer, so that the node accepts its connections, and removes it before the guarantees
+    /// are checked.
     fn strange_peer(&mut self) {
         let object = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "BGPPeer", "metadata": {"name": "strange"},
@@ -266,7 +267,7 @@ impl Soak {
         self.allowed.iter().chain(&self.denied).map(Stream::position).collect()
     }
 
-    /// What must be so after a fault, whatever it was; `since`: where the streams were before it.
+    /// Asserts the guarantees that hold after every fault; `since` are the positions of the streams before it.
     fn assert_promises(&mut self, fault: Fault, since: &[u64]) {
         eventually_showing("the node is well again", || self.is_well(), || self.world.log());
         self.probe();

@@ -1,4 +1,5 @@
-//! Pools inside the node's own subnets: a neighbour without a route to containers reaches them if the settings say so.
+//! Pools inside the node's own subnets: a neighbour without a route to containers reaches them if the settings allow
+//! it.
 //!
 //! ```text
 //! pod -- node 172.30.0.1, fd77::1:1 ==== neighbour 172.30.0.2, fd77::1:2
@@ -6,7 +7,7 @@
 
 use crate::world::{Namespace, World, eventually};
 
-/// A part of 172.30.0.0/24. The pool of IPv6 is a part of fd77::/64.
+/// Part of 172.30.0.0/24. The IPv6 pool is part of fd77::/64.
 const POOL: &str = "172.30.0.128/25";
 const NODE: [(&str, &str); 4] = [
     ("IP", "172.30.0.1/24"),
@@ -25,7 +26,7 @@ fn neighbour(world: &World) -> Namespace {
     neighbour
 }
 
-/// Whether an address is reached by who does not remember where it is.
+/// Returns whether an address is reachable after the neighbour cache has been flushed.
 fn reaches(neighbour: &Namespace, address: &str) -> bool {
     neighbour.ip("-4 neigh flush dev wire0");
     neighbour.ip("-6 neigh flush dev wire0");
@@ -37,7 +38,7 @@ fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
     let mut world = World::without_node(POOL);
     let neighbour = neighbour(&world);
     world.start(&NODE);
-    // What comes from outside is for policy to allow.
+    // Traffic from outside needs a policy that allows it.
     let open = "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {name: open}, \
                 spec: {types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]}}";
     world.calicoctl(&["apply", "-f", "-"], open);

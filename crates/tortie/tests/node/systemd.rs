@@ -1,12 +1,12 @@
-//! `tortie up` on a machine that systemd runs: a real systemd as the first process of namespaces of its own.
+//! `tortie up` on a machine with systemd: a real systemd as the first process of its own namespaces.
 
 use crate::world::TORTIE;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tortie_testkit::{eventually, eventually_showing};
 
-/// Makes the machine and becomes systemd. Of the host's services none is started, and of its settings only those of the
-/// network can be changed, which are this machine's own.
+/// Sets up the machine and becomes systemd. No service of the host is started, and only the network sysctls, which
+/// belong to this network namespace, can be changed.
 const SCRIPT: &str = r#"
 set -e
 mount --make-rprivate /
@@ -33,7 +33,7 @@ ip link set eth0 up
 exec env -i container=tortie-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=test.target
 "#;
 
-/// Its services are in a control group of its own, wherever this machine has mounted them, if at all.
+/// Moves the machine into its own cgroup, wherever this machine has mounted cgroup2, if at all.
 const ENTER: &str = r#"
 set -e
 mount --make-rprivate /
@@ -68,7 +68,7 @@ impl Machine {
         machine
     }
 
-    /// The first process of the machine, if it is there.
+    /// Returns the first process of the machine, if it exists.
     fn init(&self) -> Option<String> {
         let unshare = self.unshare.id();
         let children = std::fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children")).ok()?;
@@ -89,13 +89,13 @@ impl Machine {
             .unwrap()
     }
 
-    /// What systemctl prints, whatever it thinks of it.
+    /// Returns the output of systemctl, regardless of its exit status.
     fn systemctl(&self, words: &[&str]) -> String {
         let output = self.output(&[&["systemctl", "--no-pager"], words].concat());
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// What a command that must succeed prints.
+    /// Runs a command that must succeed and returns its output.
     fn run(&self, words: &[&str]) -> String {
         let output = self.output(words);
         assert!(output.status.success(), "{words:?}: {output:?}\n{}", self.systemctl(&["status"]));
@@ -109,10 +109,10 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // With the first process of a namespace all others end.
+        // All processes of a PID namespace end with its first process.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
-        // The last of them may still be on its way out.
+        // The last processes may still be exiting.
         for _ in 0..50 {
             let mut leave = Command::new("unshare");
             leave.args(["--mount", "sh", "-c", LEAVE, &self.group]).stderr(Stdio::null());

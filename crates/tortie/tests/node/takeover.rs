@@ -1,5 +1,5 @@
-//! A host that ran Calico becomes ours, and is given back. What Debian has stands for what Felix leaves: chains of both
-//! variants of iptables, sets, a table of nf_tables, routes and a tunnel, named as Felix names them.
+//! Taking over a host that ran Calico, and returning it. Debian's tools create what Felix leaves: chains of both
+//! iptables variants, IP sets, an nf_tables table, routes and a tunnel, with Felix's names.
 
 use crate::felix_chains::FelixMode;
 use crate::soak::traffic::Stream;
@@ -14,7 +14,7 @@ use tortie_testkit::Process;
 pub const POD: [&str; 2] = ["10.77.0.5", "fd77::5"];
 pub const DEVICE: &str = "cali0a1b2c3d4e5";
 
-/// A pod as Calico's plugin wires it.
+/// Creates a pod as Calico's plugin attaches it.
 pub fn wired(host: &Namespace) -> Namespace {
     let pod = Namespace::new("pod");
     host.ip(&format!(
@@ -37,7 +37,7 @@ pub fn wired(host: &Namespace) -> Namespace {
     pod
 }
 
-/// Somebody outside whom the pod talks to.
+/// Creates an external host that the pod exchanges traffic with.
 fn outside(host: &Namespace) -> Namespace {
     let outside = Namespace::new("outside");
     host.ip(&format!("link add eth1 type veth peer name eth0 netns {}", outside.name()));
@@ -49,7 +49,7 @@ fn outside(host: &Namespace) -> Namespace {
     outside
 }
 
-/// What Felix has in the tables of one program. Its policy is an old one: the pod may talk, and nobody may reach port 80.
+/// Writes Felix's rules to the tables of one program, for an old policy: the pod may send, and port 80 is closed.
 fn chains(host: &Namespace, program: &str, set: &str) {
     let run = |rule: &str| host.exec(&format!("{program} {rule}"));
     let hash = "-m comment --comment cali:wUHhoiAYhphO9Mso";
@@ -71,7 +71,7 @@ fn chains(host: &Namespace, program: &str, set: &str) {
         run(&format!("-t {table} -N cali-{chain}"));
         run(&format!("-t {table} -A {chain} {hash} -j cali-{chain}"));
     }
-    // Somebody else's.
+    // Rules of another program.
     run("-N DOCKER-USER");
     run("-A FORWARD -j DOCKER-USER");
     run(&format!(
@@ -112,7 +112,7 @@ fn leftovers(host: &Namespace) {
     host.ip("route add 10.98.0.0/24 via 172.30.0.9 dev eth0 proto static");
 }
 
-/// Everything that is Felix's.
+/// Returns everything that belongs to Felix.
 fn of_felix(host: &Namespace) -> Vec<String> {
     let mut found = Vec::new();
     for program in PROGRAMS {
@@ -132,7 +132,7 @@ fn of_felix(host: &Namespace) -> Vec<String> {
     found
 }
 
-/// What others have, without counters.
+/// Returns the objects of other programs, without counters.
 fn of_others(host: &Namespace) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for program in PROGRAMS {
@@ -152,7 +152,7 @@ fn of_others(host: &Namespace) -> Vec<String> {
     found
 }
 
-/// Sends a packet every few milliseconds and writes down every answer.
+/// A ping every few milliseconds, with a log of all answers.
 struct Flow {
     _process: Process,
     log: PathBuf,
@@ -185,7 +185,7 @@ impl Flow {
     }
 }
 
-/// Whether a connection to a port of the pod is answered, be it with a refusal.
+/// Returns whether a port of the pod answers a connection attempt, even with a reset.
 fn answers(from: &Namespace, port: u16) -> bool {
     let script = format!("exec 3<>/dev/tcp/{}/{port}", POD[0]);
     let output = from.try_exec(&["timeout", "2", "bash", "-c", &script]);
@@ -210,7 +210,7 @@ pub const PROFILE: &str = "{apiVersion: projectcalico.org/v3, kind: Profile, met
     {action: Allow}], egress: [{action: Allow}]}}";
 const DENIED_PORT: u16 = 81;
 
-/// `tortie node --leave` on the host.
+/// Returns the command `tortie node --leave` on the host.
 fn leave(world: &World, more: &[&str]) -> Command {
     let mut command = world.host.command(TORTIE);
     command.args(["node", "--leave", "--state-dir"]).arg(world.path("state"));
@@ -234,7 +234,7 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
     world.start(&[]);
     eventually("what Felix left is gone", || of_felix(&world.host).is_empty());
     flow.goes_on();
-    // Policy is ours now: what it allows passes, what it denies does not.
+    // Our policy is in force now: allowed traffic passes, denied traffic does not.
     eventually("what our policy allows is answered", || answers(&peer, 80));
     assert!(!answers(&peer, 81), "our policy is in force");
     assert_eq!(of_others(&world.host), others);
@@ -244,7 +244,7 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
         !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("in use by another")
     );
     world.stop();
-    // Nobody else drops what is forwarded: what is allowed is no longer known.
+    // No other chain drops forwarded packets any more: our mark for allowed packets is about to go.
     world.host.exec("iptables-nft -P FORWARD ACCEPT");
     let output = leave(&world, &["--now"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -274,7 +274,7 @@ fn policy_stays_until_felix_guards_every_pod() {
         let flow = Flow::start(&pod, "172.31.0.2", world.path("flow"));
         let denied = Stream::start(&peer.path(), &pod.path(), POD[0], DENIED_PORT);
         flow.goes_on();
-        // Felix is started beside the node: it has written chains, and nothing leads to them yet.
+        // Felix is started beside the node: it has written chains, but no hook jumps to them yet.
         world.host.exec(&["sh", "-c", &mode.chains(DEVICE, DENIED_PORT)]);
         let health =
             || Command::new(TORTIE).args(["health", "--run-dir"]).arg(world.path("run")).output().unwrap();
@@ -285,7 +285,7 @@ fn policy_stays_until_felix_guards_every_pod() {
         eventually("so do its metrics", || {
             String::from_utf8_lossy(&metrics()).contains("tortie_second_policy_engine 1\n")
         });
-        // Every run logs it once, into the same file.
+        // Each run logs it once, to the same file.
         let logged = world.log().matches("Felix's chains appeared: two policy engines").count();
         assert_eq!(logged, number + 1, "{}", world.log());
 
@@ -316,7 +316,7 @@ fn policy_stays_until_felix_guards_every_pod() {
     }
 }
 
-/// Loads a program for XDP that lets everything pass, and pins it.
+/// Perl script that loads an XDP program that passes everything, and pins it.
 const PIN: &str = r#"
 my ($arch, $pin) = @ARGV;
 my $call = $arch eq "aarch64" ? 280 : 321;
@@ -335,7 +335,7 @@ die "pin: $!" if syscall($call, 6, $put, length $put) != 0;
 fn xdp_programs_of_felix_go_and_those_of_others_stay() {
     let mut world = World::without_node("10.77.0.0/24");
     std::fs::write(world.path("pin.pl"), PIN).unwrap();
-    // The namespace of the node has its own mounts, and pins are of one mount.
+    // The node's namespace has its own mounts, and pins exist in one mount only.
     let script = format!(
         "set -e; mount -t bpf bpf /sys/fs/bpf; mkdir -p /sys/fs/bpf/calico/xdp /sys/fs/bpf/others
          pin() {{ perl {} $(uname -m) $1; ip link set dev $2 xdpgeneric pinned $1; }}

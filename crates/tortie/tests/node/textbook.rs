@@ -1,5 +1,5 @@
-//! The scenario that every text on Calico and BIRD shows: two hosts in two AS, a block of addresses each. One host is
-//! ours, the other a BIRD that somebody configured by hand.
+//! The standard scenario of documentation on Calico and BIRD: two hosts in two AS, each with a block of addresses.
+//! One host is ours, the other runs a manually configured BIRD.
 //!
 //! ```text
 //! pod 1.1.1.x -- host, AS 50060, 172.30.0.1 ==== 172.30.0.2, AS 50200, BIRD -- workload 1.1.2.2
@@ -42,7 +42,7 @@ metadata: {name: open}
 spec: {selector: all(), types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]}
 ";
 
-/// The other host on the wire of ours, and the workload behind it.
+/// Creates the other host on our host's link, and the workload behind it.
 pub fn neighbour(world: &World) -> (Namespace, Namespace) {
     let (host, workload) = (Namespace::new("bird"), Namespace::new("work"));
     world.host.ip(&["link", "set", "wire0", "netns", host.name()]);
@@ -117,7 +117,7 @@ fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
         assert!(workload.pings(address), "{address}\n{}", neighbour.ip(&["route"]));
     }
 
-    // What the neighbour takes back is gone here too.
+    // A route that the neighbour withdraws is removed here too.
     bird.says("disable block4");
     eventually("the route to the neighbour's block goes", || {
         !world.host.ip(&["-4", "route"]).contains("1.1.2.0/24")

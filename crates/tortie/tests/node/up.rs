@@ -1,4 +1,4 @@
-//! A host becomes a node in one command, and is none again after another.
+//! `tortie up` makes a host a node, and `tortie down` reverts it.
 
 use crate::takeover;
 use crate::world::{Namespace, TORTIE, eventually, host};
@@ -12,14 +12,14 @@ struct Host {
 }
 
 impl Host {
-    /// What a command that must succeed says.
+    /// Runs a command that must succeed and returns its output.
     fn run(&self, command: &str, more: &[&str]) -> String {
         let output = self.output(command, more);
         assert!(output.status.success(), "{command}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What a command that must fail says.
+    /// Runs a command that must fail and returns its standard error.
     fn refused(&self, command: &str, more: &[&str]) -> String {
         let output = self.output(command, more);
         assert!(!output.status.success(), "{command}: {output:?}");
@@ -29,7 +29,7 @@ impl Host {
     fn output(&self, command: &str, more: &[&str]) -> Output {
         let place = |name: &str| self.dir.path().join(name).display().to_string();
         let (state, run) = (place("state"), place("run"));
-        // Nothing of the machine's own configuration.
+        // Ignore the configuration of this machine.
         let mut args = vec!["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "NODENAME=n1"];
         args.extend([TORTIE, command, "--state-dir", &state, "--run-dir", &run]);
         args.extend(more);
@@ -61,11 +61,11 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     let flags = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf];
-    // The carrier of a new veth may come a moment later.
+    // The carrier of a new veth may appear slightly later.
     let list_routes = || host.namespace.ip(&["route"]).replace(" linkdown", "");
     let routes = list_routes();
     assert!(host.run("down", &[]).contains("nothing to take down"));
-    // What cannot be replaced and restored is found before anything is started.
+    // Files that cannot be replaced and restored are detected before anything is started.
     std::fs::create_dir_all(place("bin/calico-ipam")).unwrap();
     let said = host.refused("up", &flags);
     assert!(said.contains("bin/calico-ipam: is a directory"), "{said}");
@@ -74,7 +74,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
 
     let said = host.run("up", &flags);
     assert!(said.contains("this host is a node"), "{said}");
-    // One of an older version is replaced: it was the whole program by another name.
+    // A plugin of an older version, which was a link to the main program, is replaced.
     std::fs::remove_file(place("bin/calico")).unwrap();
     std::os::unix::fs::symlink(TORTIE, place("bin/calico")).unwrap();
     assert!(!host.run("up", &flags).contains("started"), "what runs is left as it is");
@@ -100,7 +100,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).unwrap();
     assert_eq!(counters[0]["policy"], "profile/tortie", "{counters}");
 
-    // A container that runs is not cut off without a word.
+    // `down` refuses to disconnect a running container.
     let said = host.refused("down", &[]);
     assert!(said.contains("container c1 (eth0") && said.contains("--force"), "{said}");
     assert!(host.namespace.ip(&["route"]).contains("calic1"), "nothing was changed");
@@ -122,7 +122,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
     assert!(!host.namespace.ip(&["link"]).contains("cali"));
     assert_eq!(files(&place("state")), ["datastore"], "data stays");
 
-    // Another up finds the data; a purge leaves nothing.
+    // Another `up` finds the data; `--purge` removes everything.
     host.run("up", &flags);
     host.namespace.exec(&["env", &store, TORTIE, "ctl", "get", "globalnetworkset", "note"]);
     let said = host.run("down", &["--purge"]);
@@ -139,7 +139,7 @@ fn what_ends_is_started_again_and_down_ends_it() {
     let place = |name: &str| host.dir.path().join(name);
     let (bin, conf) = (place("bin").display().to_string(), place("conf").display().to_string());
     host.run("up", &["--cni-bin-dir", &bin, "--cni-conf-dir", &conf]);
-    // The process of the daemon, not of what watches over it.
+    // Returns the process of the daemon, not of its supervisor.
     let daemon = |name: &str| -> Option<String> {
         let supervisor = std::fs::read_to_string(place(&format!("run/{name}.pid"))).ok()?;
         let supervisor = supervisor.split_whitespace().next()?.to_owned();
@@ -151,7 +151,8 @@ fn what_ends_is_started_again_and_down_ends_it() {
         || host.namespace.try_exec(&[TORTIE, "health", "--run-dir", &place("run").display().to_string()]);
     for name in ["node", "datastore"] {
         let first = daemon(name).unwrap();
-        // A daemon that has just begun is not started again; this one has.
+        // The supervisor does not restart a daemon that ends right after its start; wait until it has run long
+        // enough.
         eventually("it has run for a while", || {
             let stat = std::fs::read_to_string(format!("/proc/{first}/stat")).unwrap_or_default();
             let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
@@ -172,7 +173,7 @@ fn what_ends_is_started_again_and_down_ends_it() {
     }
 }
 
-/// Calico's list with what operators add.
+/// Calico's plugin list with additions by operators.
 const CALICO_LIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
     {"type": "calico", "nodename": "n1", "mtu": 1430, "datastore_type": "etcdv3",
      "ipam": {"type": "calico-ipam", "ipv4_pools": ["10.77.0.0/24"]}, "container_settings": {"allow_ip_forwarding": true}},
@@ -205,7 +206,7 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
     };
     let _pod = takeover::wired(&host.namespace);
 
-    // As after a power cut.
+    // An empty file, as after a power failure.
     std::fs::write(place("conf/10-calico.conflist"), "").unwrap();
     let said = host.run("up", &[&flags[..], &["--check"]].concat());
     assert!(
@@ -230,13 +231,13 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
         networks.iter().filter(|name| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end)));
     assert_eq!(read.count(), 1, "a runtime sees one network: {networks:?}");
 
-    // A workload that only the kernel shows.
+    // A workload that is visible only in the kernel.
     let said = host.refused("down", &[]);
     assert!(
         said.contains(&format!("interface {}", takeover::DEVICE)) && said.contains("nothing was changed"),
         "{said}"
     );
-    // Given back and taken again, nothing is lost.
+    // Returning the host and taking it over again loses nothing.
     let said = host.run("down", &["--keep-pods", "--now"]);
     assert!(said.contains("this host is free for Calico"), "{said}");
     assert_originals();
@@ -255,7 +256,7 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
             &place(name).display().to_string(),
         ]);
     }
-    // One that Calico attached and the node has adopted.
+    // A container that Calico attached and the node has adopted.
     eventually("the container is adopted", || place("state/attachments/old:eth0.json").exists());
     let said = host.refused("down", &[]);
     assert!(said.contains("container old (eth0, endpoint default/n1-cni-old-eth0)"), "{said}");
@@ -264,7 +265,7 @@ fn a_host_of_calico_keeps_its_pods_and_files() {
         let ruleset = host.namespace.try_exec("nft list table inet tortie").stdout;
         String::from_utf8_lossy(&ruleset).contains(takeover::DEVICE)
     });
-    // No Felix guards it: the daemons go on.
+    // Felix does not protect it: the daemons keep running.
     let said = host.refused("down", &["--keep-pods", "--felix-timeout", "0"]);
     assert!(said.contains(takeover::DEVICE) && said.contains("nothing was removed"), "{said}");
     let said = host.run("up", &flags);

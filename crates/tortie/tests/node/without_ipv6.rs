@@ -1,9 +1,10 @@
-//! A host whose kernel was started with `ipv6.disable=1`: it has no sockets of that family.
+//! A host whose kernel was started with `ipv6.disable=1`: it has no IPv6 sockets.
 
 use crate::world::{World, eventually};
 use serde_json::json;
 
-/// Has the kernel refuse sockets of IPv6 to a program and all that it starts, with the error of a kernel without IPv6.
+/// Perl script that runs a program under a seccomp filter that rejects IPv6 sockets with the error of a kernel
+/// without IPv6.
 const WITHOUT_IPV6: &str = r#"
     my ($arch) = (POSIX::uname())[4];
     my ($socket, $prctl) = $arch eq "aarch64" ? (198, 167) : (41, 157);

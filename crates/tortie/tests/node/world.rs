@@ -1,4 +1,5 @@
-//! The world of a test: a datastore, a namespace with a node in it, namespaces for containers. Gone when dropped.
+//! Test fixture: a datastore, a namespace with a node in it, and namespaces for containers. Everything is removed on
+//! drop.
 
 use serde_json::{Value, json};
 use std::ops::{Deref, DerefMut};
@@ -11,7 +12,7 @@ pub use tortie_testkit::{Namespace, eventually};
 
 pub const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-/// A namespace with an interface and a default route, as a host has them.
+/// Creates a namespace with an interface and a default route, like a host.
 pub fn host() -> Namespace {
     let host = Namespace::new("node");
     host.ip("link add eth0 type veth peer name wire0");
@@ -19,19 +20,19 @@ pub fn host() -> Namespace {
     for link in ["eth0", "wire0"] {
         host.ip(&["link", "set", link, "up"]);
     }
-    // Without a default route, the host does not answer for the gateway of its containers.
+    // Without a default route the host does not answer ARP for its containers' gateway.
     host.ip("route add default via 172.30.0.254");
     host
 }
 
-/// What a plugin said.
+/// Result of a plugin call.
 #[derive(Debug)]
 pub struct Said {
     pub success: bool,
     pub json: Value,
 }
 
-/// Waits for the end of a plugin.
+/// Waits until a plugin exits and returns its result.
 pub fn said(plugin: Child) -> Said {
     let output = plugin.wait_with_output().unwrap();
     let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
@@ -49,11 +50,11 @@ impl Said {
     }
 }
 
-/// Holds the node up at a step until it is let go.
+/// Blocks the node at a failpoint until it is released.
 pub struct Hold(PathBuf);
 
 impl Hold {
-    /// The node's settings.
+    /// Returns the value of TORTIE_FAILPOINT for this hold.
     pub fn failpoint(&self, step: &str) -> String {
         format!("{step}:{}", self.0.display())
     }
@@ -68,7 +69,7 @@ impl Hold {
 }
 
 pub struct World {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     installation: Installation,
     pub host: Namespace,
     pool: &'static str,
@@ -93,7 +94,7 @@ impl World {
         World::with_pool("10.77.0.0/24")
     }
 
-    /// A world whose node runs and is ready.
+    /// Starts a node with this pool and waits until it is ready.
     pub fn with_pool(pool: &'static str) -> World {
         let mut world = World::without_node(pool);
         world.start(&[]);
@@ -106,7 +107,7 @@ impl World {
         world
     }
 
-    /// What the plugin sends to the node.
+    /// Returns a request as the plugin sends it to the node.
     pub fn request(&self, command: &str, container: &str, netns: &str, config: &Value) -> Vec<u8> {
         let env = json!({
             "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": "eth0",
@@ -130,12 +131,12 @@ impl World {
         self.launch(&[], environment);
     }
 
-    /// The same, started by another program.
+    /// Starts the node through another program and waits until it is ready.
     pub fn start_by(&mut self, by: &[&str], environment: &[(&str, &str)]) {
         self.launch(by, environment);
     }
 
-    /// Starts a node that can read the settings of the kernel and not change them.
+    /// Starts a node that can read but not change sysctls.
     pub fn start_read_only(&mut self) {
         for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
             assert!(self.host.try_exec(&["sysctl", "-w", switch]).status.success());
@@ -145,7 +146,7 @@ impl World {
         self.launch(&["sh", "-c", script], &[]);
     }
 
-    /// `tortie node` of this world, started by another command in its namespace.
+    /// Returns the `tortie node` command, run through another command in the node's namespace.
     pub fn command(&self, by: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut runner = Command::new("ip");
         runner.args(["netns", "exec", self.host.name()]).args(by);
@@ -163,7 +164,7 @@ impl World {
         self.start_node(command);
     }
 
-    /// Starts a node that is held up, once, at a step of its work.
+    /// Starts a node that blocks once at a step.
     pub fn start_held_at(&mut self, step: &str) -> Hold {
         let hold = self.hold();
         self.start(&[("TORTIE_FAILPOINT", &hold.failpoint(step))]);
@@ -174,25 +175,25 @@ impl World {
         Hold(self.dir.path().join("hold"))
     }
 
-    /// Starts a node that may open so many files, unless it asks for more.
+    /// Starts a node with a soft limit of open files, which it may raise.
     pub fn start_with_descriptors(&mut self, number: usize, environment: &[(&str, &str)]) {
         let script = format!("ulimit -Sn {number} && exec \"$0\" \"$@\"");
         self.launch(&["sh", "-c", &script], environment);
     }
 
-    /// Whether the node's process has ended by itself.
+    /// Returns whether the node's process has exited by itself.
     pub fn has_ended(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        // A process that nobody waits for is a zombie.
+        // A process that its parent has not waited for is a zombie.
         stat.rsplit(") ").next().is_none_or(|state| state.is_empty() || state.starts_with('Z'))
     }
 
-    /// The process of the node.
+    /// Returns the process ID of the node.
     pub fn pid(&self) -> u32 {
         self.node_pid()
     }
 
-    /// kill -9
+    /// Kills the node with SIGKILL.
     pub fn stop(&mut self) {
         self.stop_node();
     }
@@ -207,7 +208,7 @@ impl World {
         })
     }
 
-    /// The settings of all nodes.
+    /// Sets the default FelixConfiguration.
     pub fn felix(&self, spec: &str) {
         let head = "apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}";
         self.calicoctl(&["apply", "-f", "-"], &format!("{{{head}, spec: {{{spec}}}}}"));
@@ -217,7 +218,7 @@ impl World {
         self.plugin("calico", command, container, netns, &config.to_string(), "")
     }
 
-    /// The same for another interface.
+    /// Runs the plugin for another interface.
     pub fn cni_at(&self, ifname: &str, command: &str, container: &str, netns: &str, config: &Value) -> Said {
         let (config, args) = (&config.to_string(), "");
         let call = PluginCall { plugin: "calico", command, container, netns, ifname, config, args };
@@ -236,7 +237,7 @@ impl World {
         said(self.begin(plugin, command, container, netns, config, args))
     }
 
-    /// A plugin that has got its request.
+    /// Starts a plugin with its request.
     pub fn begin(
         &self,
         plugin: &str,
@@ -250,7 +251,7 @@ impl World {
         self.installation.begin(&PluginCall { plugin, command, container, netns, ifname, config, args })
     }
 
-    /// Fails the test unless it succeeds, at once or when it is asked to try again, as a runtime does on a busy machine.
+    /// Runs the plugin, which must succeed. Retries on "try again later", as a runtime does on a busy machine.
     pub fn must(&self, command: &str, container: &str, netns: &str, config: &Value) -> Said {
         const TRY_AGAIN: u64 = 11;
         let mut said = self.cni(command, container, netns, config);
@@ -264,7 +265,7 @@ impl World {
         said
     }
 
-    /// As a runtime does before it starts pods: a node that has just begun is not ready in all its parts yet.
+    /// Waits until STATUS succeeds, as a runtime does before it starts pods: a starting node is not ready at once.
     pub fn await_status(&self) {
         eventually("the node takes pods", || self.cni("STATUS", "", "", &self.config()).success);
     }
@@ -277,7 +278,7 @@ impl World {
         self.etcdctl(&["get", "--print-value-only", key]).trim().to_owned()
     }
 
-    /// Everything a container could have left: links, routes to it, endpoints, handles, addresses, records.
+    /// Returns everything that a container could have left: links, routes, endpoints, handles, addresses, records.
     pub fn traces(&self) -> Vec<String> {
         let links: Value = serde_json::from_str(&self.host.ip(&["-j", "link"])).unwrap();
         let mut traces: Vec<String> = links

@@ -1,5 +1,5 @@
-//! Every criterion and every operation of BGPFilter, in both directions and families, as a real router sees it. One
-//! node and two routers stand for all of it; the filters change one after the other.
+//! Every criterion and operation of BGPFilter, in both directions and families, verified with a real router. All
+//! cases share one node and two routers; the filters change one after the other.
 
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
@@ -9,10 +9,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use tortie_testkit::eventually_showing;
 
 const OUTSIDE_AS: u32 = 65001;
-/// LOCAL_PREF of the best priority.
+/// LOCAL_PREF of the highest priority.
 const BEST: u32 = 2_147_483_647;
 
-/// What the routers announce, in both families. The longer ones lie inside the first.
+/// Prefixes that the routers announce, in both families. The longer ones are inside the first.
 const ANNOUNCED: [(&str, [&str; 2]); 6] = [
     ("wide", ["10.1.0.0/16", "fd01:1::/32"]),
     ("narrow", ["10.1.2.0/24", "fd01:1:2::/48"]),
@@ -22,7 +22,7 @@ const ANNOUNCED: [(&str, [&str; 2]); 6] = [
     ("calm", ["10.4.0.0/16", "fd04::/32"]),
 ];
 
-/// The prefixes of the story by their names.
+/// Prefixes of the test by name.
 #[derive(Clone, Debug)]
 struct Nets {
     v6: bool,
@@ -38,7 +38,7 @@ impl Nets {
         if self.v6 { v6 } else { v4 }
     }
 
-    /// A rule about a prefix.
+    /// Returns a rule for a prefix.
     fn rule(&self, name: &str, operator: &str, action: &str) -> Value {
         json!({"cidr": self.cidr(name), "matchOperator": operator, "action": action})
     }
@@ -78,7 +78,7 @@ impl Scene {
         self.world.apply("BGPFilter", filter, &spec);
     }
 
-    /// What passes between the node and a router.
+    /// Returns the names of the routes that pass between the node and a router.
     fn passing(&self, router: &str, way: Way, v6: bool) -> BTreeSet<String> {
         let (router, nets) = (self.router(router), &self.nets[usize::from(v6)]);
         match way {
@@ -90,7 +90,7 @@ impl Scene {
                 known.map(|(prefix, _)| nets.name_of(&prefix)).collect()
             }
             Way::Import => {
-                // BIRD may sleep for seconds before it repeats its routes; a question wakes it.
+                // BIRD may wait for seconds before it sends its routes again; any command wakes it.
                 router.birdc("show status");
                 let learnt = self.world.learnt(router, v6);
                 learnt.iter().map(|route| nets.name_of(route["prefix"].as_str().unwrap())).collect()
@@ -107,10 +107,10 @@ impl Scene {
         }
     }
 
-    /// With these rules exactly these routes pass, in both families.
+    /// Asserts that with these rules exactly these routes pass, in both families.
     fn expect(&self, filter: &str, way: Way, what: &str, rules: &Rules, wanted: &[&str]) {
         let router = if filter == "inside" { "inside" } else { "outside" };
-        // Seeing what was there before must not count.
+        // The check must not succeed because of the previous state.
         if self.passing(router, way, true).len() == wanted.len() {
             self.set(filter, way, &|_| json!([{"action": "Reject"}]));
             self.wait("nothing", router, way, &[]);
@@ -156,7 +156,7 @@ impl Scene {
     }
 }
 
-/// The router's announcements of these names, each with what is done to its attributes.
+/// Returns the announcements of these names, each with BIRD statements for its attributes.
 fn announced(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     let of = |(name, change): &(&str, &str)| {
         let (_, nets) = ANNOUNCED.iter().find(|(known, _)| known == name).unwrap();
@@ -165,7 +165,7 @@ fn announced(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     changes.iter().flat_map(of).collect()
 }
 
-/// The block of four addresses around one.
+/// Returns the block of four addresses that contains an address.
 fn block(address: &str) -> String {
     match address.parse::<Ipv4Addr>() {
         Ok(v4) => format!("{}/30", Ipv4Addr::from(u32::from(v4) & !3)),
@@ -179,7 +179,7 @@ fn scene() -> Scene {
         let spec = json!({"cidr": cidr, "blockSize": bits, "disableBGPExport": silent, "ipipMode": "Never", "vxlanMode": "Never"});
         world.apply("IPPool", name, &spec);
     };
-    // Blocks of one address are announced as what they are: routes to a workload's interface.
+    // Blocks of one address are announced as routes to a workload's interface.
     pool(&world, "hosts-v4", "10.78.0.0/24", 32, false);
     pool(&world, "hosts-v6", "fd78::/120", 128, false);
     pool(&world, "silent-v4", "10.79.0.0/24", 30, true);
@@ -228,13 +228,14 @@ fn scene() -> Scene {
 #[test]
 fn filters_decide_as_they_say() {
     let scene = scene();
-    // Without a rule that matches: our blocks and borrowed addresses, nothing of a silent pool and nothing learnt
-    // that lies in no pool. The address of a workload inside a block of ours is not advertised beside it.
+    // Without a matching rule: our blocks and borrowed addresses pass, but no block of a pool with disableBGPExport
+    // and no learned route outside all pools. A workload address inside one of our blocks is not advertised
+    // separately.
     scene.wait("by default", "outside", Way::Export, &["block", "host"]);
     scene.wait("by default", "outside", Way::Import, &["wide", "narrow", "fine", "other"]);
     scene.wait("by default", "inside", Way::Import, &["urgent", "calm"]);
     scene.wait("by default", "inside", Way::Export, &["block", "host"]);
-    // A filter that is named and does not exist is passed over.
+    // A filter that does not exist is skipped.
     scene.set("missing", Way::Export, &|_| json!([{"action": "Reject"}]));
     scene.wait("a filter that rejects all", "outside", Way::Export, &[]);
     scene.world.calicoctl(&["delete", "bgpfilter", "missing"], "");
@@ -297,7 +298,7 @@ fn exports(scene: &Scene) {
         &|n| json!([n.rule("host", "Equal", "Accept"), {"action": "Reject"}]),
         &["host"],
     );
-    // On to the next filter, and from there to what holds by default.
+    // If no rule matches, the next filter applies, and then the defaults.
     scene.set("second", Way::Export, &|n| json!([n.rule("host", "Equal", "Reject")]));
     expect("the next filter", &|n| json!([n.rule("silent", "Equal", "Accept")]), &["block", "silent"]);
     scene.set("second", Way::Export, &|_| json!([]));
@@ -386,7 +387,7 @@ fn operations(scene: &Scene) {
             && plain.lines().any(|line| line == "BGP.as_path: 64512")
             && !plain.contains("77")
     });
-    // A preference is advertised only within an AS.
+    // LOCAL_PREF is sent only within an AS.
     let preference = |name: &str, v6: bool, priority: u32| {
         let wanted = format!("BGP.local_pref: {}", BEST - priority);
         scene.heard("inside", name, v6).lines().any(|line| line == wanted)
@@ -402,7 +403,7 @@ fn operations(scene: &Scene) {
             && route["asPath"] == json!([65100, 65101, 65001, 65009])
             && route["localPref"] == BEST - 300
     });
-    // A priority is the metric in the kernel; what an external peer announces has the lowest.
+    // The priority becomes the kernel metric; routes of external peers have the lowest priority.
     scene.wait_for("the kernel has them", |v6| {
         let (routes, nets) = (scene.world.kernel(v6), &scene.nets[usize::from(v6)]);
         let has = |name: &str, more: &str| {

@@ -1,4 +1,4 @@
-//! Routes of the host that are not the node's own: an export filter announces them, and nothing else does.
+//! Routes of the host that other programs created are announced only if an export filter accepts them.
 
 use crate::router::Config;
 use crate::world::World;
@@ -22,7 +22,7 @@ fn a_filter_announces_loopbacks_and_routes_of_others() {
         world.host.ip(words);
     }
     let router = world.router(Config { number: 2, asn: 65001, ..Config::default() });
-    // Whoever announces what somebody has written here is believed more.
+    // A BGP route is preferred to a static route of the host.
     let far = world.router(Config {
         number: 3,
         asn: 65003,

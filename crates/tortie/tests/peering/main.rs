@@ -1,6 +1,6 @@
-//! One node with real BIRD routers for peers: what a person changes in the store, and what the routers then see.
+//! Tests of one node with real BIRD routers as peers: changes in the datastore and their effect on the routers.
 
-// Helpers of tests are tests too.
+// Test helpers may panic like tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod filters;

@@ -1,4 +1,4 @@
-//! Virtual machines that move: what a router hears of one that comes, and where packets for one go that has gone.
+//! Live migration of virtual machines: announcements for a machine that arrives, and routes to one that has left.
 
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
@@ -11,7 +11,7 @@ const MIGRATION: &str = "/calico/resources/v3/projectcalico.org/livemigrations/d
 const ELEVATED: &str = "BGP.local_pref: 2147483135";
 const NORMAL: &str = "BGP.local_pref: 2147482623";
 
-/// A router of the node's own AS: only such take a LOCAL_PREF.
+/// Starts a router in the node's own AS: only internal peers receive LOCAL_PREF.
 fn internal(world: &World, announces: Vec<(String, String)>) -> Router {
     let router = world.router(Config { number: 2, asn: NODE_AS, announces, ..Config::default() });
     world.peer("router", &router, NODE_AS, &json!({}));
@@ -19,7 +19,7 @@ fn internal(world: &World, announces: Vec<(String, String)>) -> Router {
     router
 }
 
-/// What the router hears of the machine, by family.
+/// Returns the attributes of the routes to the machine at the router, per family.
 fn heard(router: &Router) -> [String; 2] {
     [false, true].map(|v6| {
         let own = |net: &str| net.split('/').next() == Some(ADDRESSES[usize::from(v6)]);

@@ -1,4 +1,4 @@
-//! A route whose next hop cannot be reached is not used, and is as soon as it can.
+//! A route is used only while its next hop is reachable.
 
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
@@ -16,7 +16,7 @@ fn next_hops_must_be_reachable() {
     };
     let outside =
         world.router(Config { number: 2, asn: 65001, announces: with(SHARED, [""; 2]), ..Config::default() });
-    // Its routes are better, but lead through somebody the node does not know.
+    // Its routes are preferred, but their next hop is unknown to the node.
     let far =
         ["bgp_local_pref = 200; bgp_next_hop = 10.99.0.9;", "bgp_local_pref = 200; bgp_next_hop = fd99::9;"];
     let inside = world.router(Config {
@@ -49,7 +49,7 @@ fn next_hops_must_be_reachable() {
                 && heard(ALONE[at], v6) == alone.is_some()
         })
     };
-    // All has been heard, and what cannot be reached is known as such.
+    // All routes have been received, and the unreachable ones are marked.
     let lost = |v6: bool| {
         let learnt = world.learnt(&inside, v6);
         learnt.len() == 2 && learnt.iter().all(|route| route["reachable"] == false && route["best"] == false)

@@ -1,4 +1,4 @@
-//! A password that is missing or wrong is visible where people look: at the session, and on the health page.
+//! A missing or wrong BGP password is reported in the session and on the health page.
 
 use crate::router::Config;
 use crate::world::World;
@@ -13,7 +13,7 @@ impl World {
         self.session(address)["error"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// What health says about a session that is not up.
+    /// Returns the health report, which includes sessions that are not established.
     fn health_of_bgp(&self) -> String {
         self.ask("health").to_string()
     }
@@ -65,7 +65,7 @@ fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
         || world.picture(),
     );
 
-    // Changed under a running session: it falls, and says why.
+    // Changed under an established session: the session goes down and reports the reason.
     std::fs::write(&file, "changed").unwrap();
     reported("the changed password is suspected", NO_ANSWER);
     std::fs::write(&file, "right").unwrap();

@@ -1,29 +1,29 @@
-//! A neighbour of the node: BIRD in a namespace of its own, on the node's network.
+//! A BGP neighbour of the node: BIRD in its own namespace on the node's network.
 
 use std::fmt::Write;
 use tempfile::TempDir;
 use tortie_testkit::{Namespace, Process};
 
-/// The AS of the node.
+/// The AS number of the node.
 pub const NODE_AS: u32 = 64512;
 
 pub struct Router {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     _daemon: Process,
     namespace: Namespace,
     dir: TempDir,
     config: Config,
 }
 
-/// What a router is. Its number is its address: 10.88.0.NUMBER and fd88::NUMBER.
+/// Configuration of a router. Its number determines its addresses: 10.88.0.NUMBER and fd88::NUMBER.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub number: u8,
     pub asn: u32,
     pub password: Option<String>,
-    /// It takes and tells several paths to one prefix.
+    /// Whether it uses ADD-PATH in both directions.
     pub add_paths: bool,
-    /// Prefixes it announces, with what BIRD shall do to their attributes.
+    /// Prefixes that it announces, each with BIRD statements for its attributes.
     pub announces: Vec<(String, String)>,
 }
 
@@ -56,7 +56,7 @@ impl Router {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Takes another configuration into use.
+    /// Applies a changed configuration.
     pub fn configure(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
         std::fs::write(self.dir.path().join("bird.conf"), self.config.text()).unwrap();
@@ -64,7 +64,7 @@ impl Router {
         assert!(said.contains("Reconfigured") || said.contains("in progress"), "{said}");
     }
 
-    /// Ceases to announce what it announces, or begins again.
+    /// Stops or resumes its announcements.
     pub fn announce(&self, on: bool) {
         let (word, done) = if on { ("enable", "enabled") } else { ("disable", "disabled") };
         for protocol in ["own_node4", "own_node6"] {
@@ -77,8 +77,8 @@ impl Router {
         if v6 { format!("fd88::{:x}", self.config.number) } else { format!("10.88.0.{}", self.config.number) }
     }
 
-    /// Since when the session with the node is up, in milliseconds of the day; None if it is not. BIRD works the time
-    /// out anew for each answer, so it may differ by a few.
+    /// Returns the time of day in milliseconds since which the session with the node is established; `None` if it is
+    /// not. BIRD computes the time again for each reply, so it may differ by a few milliseconds.
     pub fn up_since(&self, v6: bool) -> Option<u64> {
         let listed = self.birdc(&format!("show protocols {}", name(v6)));
         let line = listed.lines().find(|line| line.starts_with(name(v6)))?;
@@ -90,7 +90,7 @@ impl Router {
         Some((((parts[0] * 60.0 + parts[1]) * 60.0 + parts[2]) * 1000.0) as u64)
     }
 
-    /// What the node has advertised: each prefix with its attributes as BIRD prints them.
+    /// Returns the prefixes that the node has advertised, each with its attributes as BIRD prints them.
     pub fn heard(&self, v6: bool) -> Vec<(String, String)> {
         let text = self.birdc(&format!("show route protocol {} all", name(v6)));
         let mut routes: Vec<(String, String)> = Vec::new();

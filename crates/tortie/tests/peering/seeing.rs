@@ -1,4 +1,4 @@
-//! What people and machines see of a node's BGP: CalicoNodeStatus, readiness, metrics.
+//! How a node reports its BGP state: CalicoNodeStatus, readiness, metrics.
 
 use crate::router::{Config, NODE_AS};
 use crate::world::World;
@@ -27,7 +27,7 @@ impl World {
         found.parse().ok()
     }
 
-    /// `tortie health WORDS...` on the node: whether it succeeds, and what it prints.
+    /// Runs `tortie health WORDS...` on the node; returns whether it succeeds, and its output.
     fn health(&self, words: &[&str]) -> (bool, String) {
         let mut command = self.host.command(env!("CARGO_BIN_EXE_tortie"));
         command.arg("health").args(words).env("TORTIE_RUN_DIR", self.dir.path().join("run"));
@@ -91,13 +91,13 @@ fn who_asks_how_a_node_is_gets_an_answer() {
         let own = find("Static");
         assert_eq!((&own["gateway"], &own["interface"]), (&json!("N/A"), &json!("blackhole")), "{own}");
     }
-    // Only what was asked for, and only by the node that is meant.
+    // The status has only the requested classes, and only the named node writes it.
     let once = world.node_status("once");
     assert_eq!(once["status"]["agent"]["birdV4"]["state"], "Ready", "{once:#}");
     assert!(once["status"].get("bgp").is_none() && once["status"].get("routes").is_none(), "{once:#}");
     assert_eq!(world.node_status("other")["status"], json!({}));
 
-    // What is the same is not written again, however often it is looked at.
+    // An unchanged status is not written again.
     let periods = std::time::Duration::from_millis(2500);
     let stays = || {
         let revision = || world.node_status("all")["metadata"]["resourceVersion"].clone();
@@ -107,7 +107,7 @@ fn who_asks_how_a_node_is_gets_an_answer() {
     };
     eventually_showing("a status that stays the same stays as it was written", stays, || picture(&world));
 
-    // One family fails: the other is reported as before.
+    // A failure of one family does not change the report of the other.
     router.birdc("disable node6");
     eventually_showing(
         "the lost session is reported",
@@ -131,7 +131,7 @@ fn probes_and_scrapers_see_the_sessions() {
     let (healthy, said) = world.health(&[]);
     assert!(healthy && said.contains("ok         dataplane: "), "{said}");
 
-    // Nobody is there yet.
+    // No router is running yet.
     world.apply("BGPPeer", "away-v4", &json!({"node": "n1", "peerIP": "10.88.0.2", "asNumber": 65001}));
     world.apply("BGPPeer", "away-v6", &json!({"node": "n1", "peerIP": "fd88::2", "asNumber": 65001}));
     let names_both = || {
@@ -164,7 +164,7 @@ fn probes_and_scrapers_see_the_sessions() {
     world.peer("inside", &inside, NODE_AS, &json!({}));
     world.wait_until_up(&inside);
     inside.birdc("disable all");
-    // With much patience all are waited for, with none one is enough.
+    // With a long threshold all peers are required, with none a single one is enough.
     eventually_showing(
         "with patience all peers count",
         || is_missing(&["--bird-ready", "--threshold-time", "1h"], "BIRD", "10.88.0.3"),
@@ -172,7 +172,7 @@ fn probes_and_scrapers_see_the_sessions() {
     );
     assert_eq!(world.health(&["--bird-ready", "--threshold-time", "0s"]), (true, String::new()));
 
-    // The same in numbers.
+    // The metrics report the same.
     let picture = || format!("{}\n{}", world.page("http://localhost:9091/metrics").1, world.picture());
     let peer = |name: &str, address: &str| format!("peer=\"{name}\",address=\"{address}\"");
     let outside = [peer("Node_10_88_0_2", "10.88.0.2"), peer("Node_fd88__2", "fd88::2")];
@@ -199,7 +199,7 @@ fn probes_and_scrapers_see_the_sessions() {
     assert_eq!(world.metric(&format!("bgp_session_flaps_total{{{gone}}}")), Some(1.0), "{}", picture());
     assert!(world.metric("bgp_fib_lag_seconds_count").unwrap() >= 1.0, "{}", picture());
 
-    // A peer that is gone has no numbers, and what it brought goes.
+    // A removed peer has no metrics, and its routes are removed.
     world.calicoctl(&["delete", "bgppeer", "inside-v4", "inside-v6"], "");
     eventually_showing(
         "it is gone",

@@ -1,4 +1,4 @@
-//! All paths to a prefix are advertised to a router that takes several, the best one to others.
+//! All paths to a prefix are advertised to a router with ADD-PATH, and the best path to others.
 
 use crate::router::{Config, Router};
 use crate::world::World;
@@ -7,8 +7,8 @@ use tortie_testkit::eventually_showing;
 
 const NETS: [&str; 2] = ["10.1.0.0/16", "fd01::/32"];
 
-/// The AS paths to the networks of the sources that were advertised to a router, one family after the other. The networks of
-/// the node itself pass the filter too.
+/// Returns the AS paths to the sources' networks that were advertised to a router, per family. The node's own
+/// networks pass the filter too and are left out.
 fn paths(router: &Router) -> [Vec<String>; 2] {
     [false, true].map(|v6| {
         let heard = router.heard(v6);

@@ -1,4 +1,4 @@
-//! A change touches the sessions it is about and no others.
+//! A configuration change affects only the sessions that it concerns.
 
 use crate::router::{Config, NODE_AS, Router};
 use crate::world::World;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tortie_testkit::eventually_showing;
 
-/// How a session has gone so far, as both ends tell it.
+/// History of a session as both ends report it.
 #[derive(Debug)]
 struct Uptime {
     since: Value,
@@ -48,7 +48,7 @@ impl Scene {
         all.map(|(name, v6)| ((name, v6), self.uptime(name, v6))).collect()
     }
 
-    /// Runs `change`, waits for `done`, and sees that the named sessions noticed nothing.
+    /// Runs `change`, waits for `done`, and asserts that the named sessions were not affected.
     fn leaves_alone(
         &mut self,
         names: &[&'static str],
@@ -63,7 +63,7 @@ impl Scene {
         assert_eq!(self.uptimes(names), before, "while {what}");
     }
 
-    /// Whether a session has been up again since.
+    /// Returns whether a session has been re-established since.
     fn came_back(&self, name: &str, v6: bool, before: &Uptime) -> bool {
         let now = self.uptime(name, v6);
         let later =
@@ -120,7 +120,7 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
         }
     }
 
-    // One peer: what it needs a new session for resets it, and it alone.
+    // A peer setting that needs a new session resets that session only.
     let before = [false, true].map(|v6| scene.uptime("outside", v6));
     scene.leaves_alone(
         &["inside", "locked", "filtered"],
@@ -133,7 +133,7 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
         "a peer is changed",
     );
 
-    // A filter: nobody is reset, and the routes are judged anew.
+    // A filter change resets no session; the routes are filtered again.
     let all = ["outside", "inside", "locked", "filtered"];
     scene.leaves_alone(
         &all,
@@ -148,7 +148,7 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
         "a filter gives routes back",
     );
 
-    // A password: its session falls, and is up again when both ends have the new one.
+    // A password change ends its session, which is established again when both ends have the new one.
     let before = [false, true].map(|v6| scene.uptime("locked", v6));
     let others = ["outside", "inside", "filtered"];
     scene.leaves_alone(
@@ -172,7 +172,7 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
         "the router has the new password too",
     );
 
-    // A password that TCP cannot carry: that session is left out until it has another.
+    // A password that is too long for TCP MD5: its session is left out until the password changes.
     scene.leaves_alone(
         &others,
         |_| std::fs::write(secrets.join("locked"), "x".repeat(81)).unwrap(),
@@ -190,7 +190,7 @@ fn a_change_leaves_the_other_sessions_as_they_are() {
         "the password is short again",
     );
 
-    // A peer comes and goes.
+    // Add and remove a peer.
     scene.leaves_alone(
         &all,
         |scene| {

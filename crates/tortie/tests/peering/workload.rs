@@ -1,4 +1,4 @@
-//! A workload that speaks BGP with its own node: BIRD in the namespace of a container, as a virtual machine would have it.
+//! A workload that peers with its own node: BIRD in the namespace of a container, as in a virtual machine.
 //!
 //! ```text
 //! 10.99.0.1 -- container, AS 65010, BIRD ---- 169.254.77.1 and fd00:77::1 on its link, the node, AS 64512
@@ -41,7 +41,7 @@ fn a_workload_that_is_selected_peers_with_its_node() {
     world.apply("FelixConfiguration", "default", &json!({"defaultEndpointToHostAction": "Accept"}));
     let peering = json!({"localWorkloadPeeringIPV4": NODE[0], "localWorkloadPeeringIPV6": NODE[1]});
     world.apply("BGPConfiguration", "default", &peering);
-    // Of the profile that all containers of the network have.
+    // Selects the label of the profile that all containers of the network have.
     world.apply("BGPPeer", "workloads", &json!({"localWorkloadSelector": "has(net)", "asNumber": 65010}));
 
     let dir = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ fn a_workload_that_is_selected_peers_with_its_node() {
             && !routes.contains(" dev cali")
     };
     eventually_showing("nothing is left of it", gone, picture);
-    // Both were told, over the addresses that have gone meanwhile.
+    // Both sessions received a NOTIFICATION, sent from the addresses that have been removed since.
     for channel in ["ipv4", "ipv6"] {
         let notified = || logged().contains(&format!("node_{channel}: Received: Peer de-configured"));
         eventually_showing(

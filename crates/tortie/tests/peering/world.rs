@@ -1,4 +1,4 @@
-//! A datastore, a node that speaks BGP in a namespace, and workloads. Gone when dropped.
+//! Test fixture: a datastore, a node with BGP in a namespace, and workloads. Everything is removed on drop.
 
 use crate::router::{Config, Router};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use tortie_testkit::{Installation, Namespace, PluginCall, eventually_showing};
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 pub struct World {
-    // In the order in which they go.
+    // Fields are dropped in this order.
     installation: Installation,
     pub host: Namespace,
     pods: Vec<Namespace>,
@@ -23,13 +23,13 @@ impl Deref for World {
 }
 
 impl World {
-    /// A node at 10.88.0.1 and fd88::1 with blocks of 10.77.0.0/24 and fd77::/120.
+    /// Starts a node at 10.88.0.1 and fd88::1 with pools 10.77.0.0/24 and fd77::/120.
     pub fn new() -> World {
         let mut installation = Installation::new(TORTIE);
         std::fs::create_dir(installation.path("secrets")).unwrap();
         let host = Namespace::new("node");
-        // A bridge for an interface: the routers are plugged into it. One without an address of its own takes another with
-        // each new port, and who knows the old one then talks to nobody.
+        // The interface is a bridge, to which the routers are attached. A bridge without a fixed MAC takes another
+        // one with each new port, which would invalidate the neighbours' ARP entries.
         host.ip("link add eth0 address 02:88:00:00:00:01 type bridge");
         host.exec("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
         host.ip("addr add 10.88.0.1/24 dev eth0");
@@ -65,7 +65,7 @@ impl World {
         self.calicoctl(&["apply", "-f", "-"], &object.to_string());
     }
 
-    /// The node's part of the sessions with a router, one of each family.
+    /// Configures the node's sessions with a router, one per family.
     pub fn peer(&self, name: &str, router: &Router, asn: u32, more: &Value) {
         for v6 in [false, true] {
             let mut spec = json!({"node": "n1", "peerIP": router.address(v6), "asNumber": asn});
@@ -80,7 +80,7 @@ impl World {
         Router::start(&self.host, config)
     }
 
-    /// A workload with an address of each family from these pools; returns the addresses.
+    /// Adds a workload with an address of each family from these pools and returns the addresses.
     pub fn pod(&mut self, name: &str, pools: [&str; 2]) -> Vec<String> {
         let pod = Namespace::new("pod");
         let config = json!({
@@ -104,12 +104,12 @@ impl World {
         addresses.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
     }
 
-    /// The namespace of a workload, counted in the order in which they came.
+    /// Returns the namespace of a workload, by order of creation.
     pub fn container(&self, number: usize) -> &Namespace {
         &self.pods[number]
     }
 
-    /// The node's session with an address.
+    /// Returns the node's session with an address.
     pub fn session(&self, address: &str) -> Value {
         let answer = self.ask("bgp peers");
         let mut peers = answer["peers"].as_array().cloned().unwrap_or_default().into_iter();
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// Paths that the node has from a router: the whole of what it knows of each.
+    /// Returns the paths that the node has received from a router, with all attributes.
     pub fn learnt(&self, router: &Router, v6: bool) -> Vec<Value> {
         let name = self.session(&router.address(v6))["name"].clone();
         let answer = self.ask("bgp routes");
@@ -132,12 +132,12 @@ impl World {
         routes.into_iter().filter(|route| route["peer"] == name).collect()
     }
 
-    /// Routes that BGP put into the node's kernel.
+    /// Returns the BGP routes in the node's kernel.
     pub fn kernel(&self, v6: bool) -> String {
         self.host.ip(if v6 { "-6 route show proto bird" } else { "-4 route show proto bird" })
     }
 
-    /// For whoever looks at a failure.
+    /// Returns sessions, routes and log, for failure messages.
     pub fn picture(&self) -> String {
         let routes = self.ask("bgp routes");
         format!("{:#}\n{routes:#}\n{}", self.ask("bgp peers"), self.log())

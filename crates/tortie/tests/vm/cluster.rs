@@ -1,5 +1,5 @@
-//! The one cluster of the guest: three nodes in two racks with a router between that knows nothing of pods, and a pod on
-//! each node. To start it takes most of the time of a test, so the tests take turns with it.
+//! The cluster in the guest: three nodes in two racks, a router between them without routes to pods, and a pod on
+//! each node. Starting it takes most of the time of a test, so the tests share it one after the other.
 
 use crate::lab::{Lab, family};
 use crate::pinger::{Pinger, restart_under};
@@ -10,21 +10,21 @@ use std::time::Instant;
 use tortie_testkit::eventually_showing;
 use tortie_testkit::vm::tell;
 
-/// By the pool of IPv4 and that of IPv6.
+/// The IPv4 pool and the IPv6 pool.
 pub const POOLS: [&str; 2] = ["lab-ipv4-1", "lab-ipv6-2"];
 const PODS: [(&str, &str); 3] = [("one", "node1"), ("two", "node2"), ("three", "node3")];
-/// The addresses of node3, in turn.
+/// The alternating addresses of node3.
 const NODE3: [&str; 2] = ["10.10.2.3", "10.10.2.33"];
 
 pub struct Cluster {
     pub lab: Lab,
-    /// Of the pods `one`, `two` and `three`; the third is in another rack.
+    /// Addresses of the pods `one`, `two` and `three`; the third is in another rack.
     addresses: Vec<Vec<String>>,
-    /// The address of node3, which has another one each time it was away.
+    /// The current address of node3, which changes each time it leaves and returns.
     pub node3: &'static str,
 }
 
-/// Tells how long each part of a test took: in a guest that emulates its processor it is worth knowing where the time goes.
+/// Prints how long each part of a test took, because a guest that emulates its processor is slow.
 pub struct Phases {
     test: &'static str,
     begun: Instant,
@@ -41,7 +41,7 @@ impl Phases {
     }
 }
 
-/// The cluster, for as long as a test needs it.
+/// Returns the cluster, locked for one test.
 pub fn cluster() -> MutexGuard<'static, Cluster> {
     static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::up()));
     CLUSTER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,7 +61,7 @@ impl Cluster {
         family(&self.addresses[place], v6)
     }
 
-    /// The namespace of a node or a pod.
+    /// Returns the namespace of a node or a pod.
     pub fn netns(&self, place: &str) -> String {
         let pod = PODS.iter().any(|(name, _)| *name == place);
         format!("tortie-{}-{}{place}", self.lab.name, if pod { "pod-" } else { "" })
@@ -102,7 +102,7 @@ impl Cluster {
         self.try_exec(from, &format!("ping -n -c 1 -W 2 {to}")).status.success()
     }
 
-    /// These pods reach each other.
+    /// Asserts that two pods reach each other.
     pub fn reach(&self, one: &str, other: &str, v6: bool) {
         for (from, to) in [(one, other), (other, one)] {
             let address = self.address(to, v6);
@@ -110,7 +110,8 @@ impl Cluster {
         }
     }
 
-    /// A packet as large as the way takes arrives whole, a larger one does not, and a stream finds out by itself.
+    /// Asserts that a packet of the path MTU arrives unfragmented, that a larger one does not, and that a TCP stream
+    /// adapts.
     pub fn full_size(&self, from: &str, to: &str, v6: bool, mtu: usize) {
         let address = self.address(to, v6);
         let headers = if v6 { 48 } else { 28 };
@@ -122,7 +123,7 @@ impl Cluster {
         assert_eq!(stream(&from, &to, address.parse().unwrap()), STREAM);
     }
 
-    /// Pings between two pods, in both directions.
+    /// Starts pings between two pods in both directions.
     pub fn pingers(&self, one: &str, other: &str, v6: bool) -> Vec<Pinger> {
         let pinger = |from: &str, to: &str| Pinger::every("0.02", &self.lab, from, self.address(to, v6));
         let pingers = vec![pinger(one, other), pinger(other, one)];
@@ -130,7 +131,7 @@ impl Cluster {
         pingers
     }
 
-    /// The daemon ends in both ways and starts again while packets are under way; none is lost.
+    /// Kills and stops the daemon, restarting it each time, while packets are in flight; asserts that none is lost.
     pub fn restart_under(&self, pingers: &[Pinger], node: &str) {
         let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
         let before = lost();
@@ -138,14 +139,14 @@ impl Cluster {
         assert_eq!(lost(), before, "packets are lost by a restart of {node}");
     }
 
-    /// Node3 leaves for good, with its pod.
+    /// Removes node3 and its pod.
     pub fn node3_leaves(&self) {
         self.lab.run(&["pod", "del", "three"]);
         self.lab.run(&["node", "stop", "node3"]);
         self.lab.run(&["ctl", "delete", "node", "node3"]);
     }
 
-    /// It comes back with another address and another pod.
+    /// Starts node3 again with another address and another pod.
     pub fn node3_comes_back(&mut self) {
         self.node3 = if self.node3 == NODE3[0] { NODE3[1] } else { NODE3[0] };
         self.ip("node3", "-4 addr flush dev eth0");
@@ -155,13 +156,13 @@ impl Cluster {
         self.addresses[2] = self.lab.add("three", "node3", &[]);
     }
 
-    /// Whether a node has a route through this address, or a rule or a set that names it.
+    /// Returns whether a node has a route, rule or set that contains this address.
     pub fn knows(&self, node: &str, address: &str) -> bool {
         let known = self.ip(node, "route show table all") + &self.exec(node, "nft list table inet tortie");
         known.split(|c: char| !c.is_ascii_digit() && c != '.').any(|word| word == address)
     }
 
-    /// Changes something while packets are under way, and prints how long it took and how many were lost.
+    /// Makes a change while packets are in flight, and prints how long it took and how many were lost.
     pub fn under(&self, pingers: &[Pinger], what: &str, change: impl FnOnce(), so: impl FnMut() -> bool) {
         let lost = || pingers.iter().map(Pinger::lost).sum::<usize>();
         let before = lost();

@@ -1,4 +1,4 @@
-//! The guest has what it is there for.
+//! Checks that the guest's kernel has the features that the tests need.
 
 use tortie_testkit::{Namespace, guest_test};
 

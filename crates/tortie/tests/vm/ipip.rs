@@ -1,4 +1,4 @@
-//! IPIP between nodes, and with a tunnel that a person made by hand.
+//! IPIP between nodes, and with a manually configured tunnel.
 
 use crate::capture::{Capture, CapturedPacket, Wrap};
 use crate::cluster::{Cluster, POOLS, Phases, cluster};
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::process::Command;
 use tortie_testkit::{Namespace, Process, eventually, guest_test};
 
-/// The routes of IPIP pools are left to BGP, as in Calico's textbook.
+/// BGP installs the routes of IPIP pools, as in Calico's documentation.
 const BY_BGP: &str = r#"
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
@@ -20,7 +20,7 @@ metadata: {name: default}
 spec: {programClusterRoutes: Disabled}
 "#;
 
-/// Each node writes them itself.
+/// Each node installs the routes itself.
 const BY_NODES: &str = r#"
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
@@ -38,7 +38,7 @@ impl Cluster {
         self.patch("ippool", POOLS[0], &format!(r#"{{"ipipMode": "{mode}"}}"#));
     }
 
-    /// Whatever its metric.
+    /// Returns whether a node has a route, ignoring its metric.
     fn has_route(&self, node: &str, wanted: &str) -> bool {
         let without_metric = |line: &str| match line.split_once(" metric ") {
             Some((before, after)) => format!("{before}{}", after.trim_start_matches(char::is_numeric)),
@@ -50,7 +50,7 @@ impl Cluster {
     }
 }
 
-/// Those of the packets that were between these two.
+/// Returns the packets between two addresses.
 fn between(seen: &[CapturedPacket], one: &str, other: &str) -> Vec<CapturedPacket> {
     let ends: [IpAddr; 2] = [one.parse().unwrap(), other.parse().unwrap()];
     seen.iter().filter(|p| ends.contains(&p.source) && ends.contains(&p.destination)).copied().collect()
@@ -86,7 +86,7 @@ guest_test!(
 
         let capture = Capture::start(&cluster.netns("node1"), "eth0");
         let one = cluster.address("one", false);
-        // One after the other: the socket has room for a part of a stream only.
+        // One after the other: the socket's buffer holds only part of a stream.
         for (pod, mtu, wrap) in [("two", 1500, Wrap::None), ("three", 1480, Wrap::Ipip)] {
             cluster.full_size("one", pod, false, mtu);
             let packets = between(&capture.packets(), one, cluster.address(pod, false));
@@ -138,7 +138,7 @@ guest_test!(
     }
 );
 
-/// A machine in the rack of node3 with a tunnel to node1 that a person made.
+/// A machine in the rack of node3 with a manually configured tunnel to node1.
 struct Handmade {
     host: Namespace,
 }
@@ -169,7 +169,7 @@ impl Handmade {
         self.host.try_exec(&ping).status.success()
     }
 
-    /// BIRD, which tells node1 of a block here and routes those of node1 through the tunnel.
+    /// Starts BIRD, which announces a block to node1 and routes the blocks of node1 through the tunnel.
     fn bird(&self, cluster: &Cluster) -> Process {
         let configuration = format!(
             r#"
@@ -204,7 +204,7 @@ impl Handmade {
     }
 }
 
-/// How many wrapped packets of strangers a node has dropped.
+/// Returns how many encapsulated packets of unknown senders a node has dropped.
 fn strangers(cluster: &Cluster, node: &str) -> u64 {
     let table = cluster.exec(node, "nft list table inet tortie");
     let rules = table.lines().filter(|line| line.contains("a tunnel of no known node"));

@@ -1,4 +1,5 @@
-//! What needs a kernel that this machine may not have: IPIP, WireGuard, SCTP, flow tables, VRF. One guest runs all of it.
+//! Tests that need kernel features this machine may not have: IPIP, WireGuard, SCTP, flow tables, VRF. One guest runs
+//! all of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;
@@ -7,7 +8,7 @@ mod ipip;
 mod offload;
 mod sctp;
 mod wireguard;
-// Shared with the tests of labs and of a node, which use more of it.
+// Shared with the lab and node tests, which use more of it.
 #[path = "../lab/capture.rs"]
 mod capture;
 #[allow(dead_code)]
@@ -25,7 +26,7 @@ mod world;
 use std::path::Path;
 use tortie_testkit::vm::Machine;
 
-/// Those that the tests need, each with what it needs itself.
+/// Kernel modules that the tests need; their dependencies are added.
 const MODULES: [&str; 27] = [
     "bridge",
     "dummy",

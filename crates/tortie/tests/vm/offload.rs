@@ -1,4 +1,4 @@
-//! Connections that policy has let pass go past the rules: a flow table.
+//! Flow table offload: established connections that policy has allowed bypass the rules.
 
 use crate::world::{World, eventually};
 use serde_json::json;
@@ -11,7 +11,7 @@ use tortie_testkit::{Namespace, bind_when_free, guest_test};
 const PORT: u16 = 8080;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers everything that one connection says.
+/// Echoes everything on one connection.
 fn echo(namespace: &Namespace, address: &str) {
     let at = SocketAddr::new(address.parse().unwrap(), PORT);
     let listener = Netns::open(namespace.path())
@@ -37,7 +37,7 @@ fn connect(namespace: &Namespace, address: &str, patience: Duration) -> std::io:
     Ok(stream)
 }
 
-/// Twenty questions, all answered.
+/// Sends twenty bytes and checks each echo.
 fn talk(stream: &mut TcpStream) {
     for number in 0..20 {
         stream.write_all(&[number]).unwrap();
@@ -47,7 +47,7 @@ fn talk(stream: &mut TcpStream) {
     }
 }
 
-/// How many packets the rules have seen.
+/// Returns how many packets the rules have processed.
 fn seen(host: &Namespace) -> u64 {
     let table = host.exec("nft list chain ip probe forward");
     let mut words = table.split_whitespace().skip_while(|word| *word != "packets");
@@ -59,7 +59,7 @@ fn devices(host: &Namespace) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// In the node's own object: that of the cluster gives way to what is filled in there.
+/// Sets the mode in the node's own FelixConfiguration, which takes precedence over the cluster's.
 fn set(world: &World, offload: &str) {
     let object = json!({
         "apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.n1"},
@@ -99,19 +99,19 @@ guest_test!(
         };
         eventually("the rules see nothing of it any more", || past(&mut stream));
 
-        // Policy is about new connections; those that are there go on, past the rules or not.
+        // Policy applies to new connections; established ones continue, offloaded or not.
         world.calicoctl(&["apply", "-f", "-"], &policy("Deny"));
         let refused = || connect(&one, &to[0], Duration::from_secs(2)).is_err();
         eventually("no other comes to be", refused);
         eventually("it goes on past the rules", || past(&mut stream));
 
-        // Interfaces come and go, and it does not notice.
+        // Adding and removing interfaces does not affect the connection.
         let three = world.container();
         world.must("ADD", "c3", &three.path(), &world.config());
         eventually("a new one is in the flow table", || devices(host).contains("calic3"));
         world.must("DEL", "c3", &three.path(), &world.config());
         eventually("one that is gone is not", || both() && !devices(host).contains("calic3"));
-        // What has been silent for long is seen once more before it goes past them again.
+        // After a long idle time a connection passes the rules once before it is offloaded again.
         eventually("it still goes past the rules", || past(&mut stream));
         host.nft("delete table inet tortie-flows");
         eventually("what somebody deletes comes back", both);

@@ -1,4 +1,4 @@
-//! Policy over SCTP: what `tortie explain` says of an association is what becomes of it.
+//! Policy for SCTP: the verdict of `tortie explain` equals the outcome of an association.
 
 use crate::world::{TORTIE, World};
 use nix::errno::Errno;
@@ -16,7 +16,7 @@ use tortie_testkit::{Namespace, eventually_showing, guest_test};
 const PORTS: [u16; 2] = [9000, 9001];
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// To where, and whether it is allowed.
+/// Destination address, port, and whether it is allowed.
 type Talk<'t> = (&'t String, u16, bool);
 
 fn open(namespace: &Namespace, v6: bool) -> OwnedFd {
@@ -35,7 +35,7 @@ fn listener(namespace: &Namespace, address: &str, port: u16) -> OwnedFd {
     fd
 }
 
-/// Whether an association comes to be. Where the answer is no there is none, so this has not much patience.
+/// Returns whether an association is established. A denied one never answers, so the timeout is short.
 fn associates(from: &Namespace, address: &str, port: u16) -> bool {
     let to = SockaddrStorage::from(SocketAddr::new(address.parse().unwrap(), port));
     let fd = open(from, address.contains(':'));
@@ -51,7 +51,7 @@ fn associates(from: &Namespace, address: &str, port: u16) -> bool {
     }
 }
 
-/// Those that come to be although they are not allowed, and the other way round. All are tried at once.
+/// Returns the attempts whose outcome differs from the expected one. All are made in parallel.
 fn wrong<'t>(from: &Namespace, talks: &[Talk<'t>]) -> Vec<Talk<'t>> {
     std::thread::scope(|scope| {
         let start = |talk: &Talk<'t>| {

@@ -1,4 +1,4 @@
-//! WireGuard between nodes: on and off, other keys, nodes without one, and what nodes send each other.
+//! WireGuard between nodes: enabling and disabling, key changes, nodes without a key, and traffic between hosts.
 
 use crate::capture::{Capture, CapturedPacket, Wrap};
 use crate::cluster::{Cluster, Phases, cluster};
@@ -11,7 +11,7 @@ const NODES: [&str; 3] = ["node1", "node2", "node3"];
 const RULE: &str = "99:\tnot from all fwmark 0x200000/0x200000 lookup 1";
 
 impl Cluster {
-    /// Changes settings of all nodes, or of one.
+    /// Changes the settings of all nodes or of one.
     fn felix(&self, name: &str, settings: &str) {
         self.lab.apply(&format!(
             "{{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {{name: {name}}}, spec: {settings}}}"
@@ -26,7 +26,7 @@ impl Cluster {
         self.ip(node, "-br link").lines().any(|line| line.split_whitespace().next() == Some(link))
     }
 
-    /// How many blocks a node sends through its tunnel of IPv4.
+    /// Returns how many blocks a node routes through its IPv4 WireGuard device.
     fn sealed(&self, node: &str) -> usize {
         let routes = self.ip(node, "route show table all");
         routes.lines().filter(|line| line.contains("dev wireguard.cali table 1 proto 80")).count()
@@ -36,14 +36,14 @@ impl Cluster {
         self.ip(node, &format!("{family} rule")).contains(RULE)
     }
 
-    /// With whom the device of a node talks.
+    /// Returns the peers of a node's WireGuard device.
     fn peers(&self, node: &str, device: &str) -> Vec<PeerTraffic> {
         let netns = Netns::open(format!("/run/netns/{}", self.netns(node))).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(WireguardTraffic::read(&netns, device)).unwrap().peers
     }
 
-    /// What a wire carries of the packets of pods, and how much is encrypted.
+    /// Returns the unencrypted packets of pods that were captured, and the number of encrypted packets.
     fn seen(&self, capture: &Capture) -> (Vec<CapturedPacket>, usize) {
         let (sealed, open): (Vec<CapturedPacket>, Vec<CapturedPacket>) =
             capture.packets().into_iter().partition(|packet| packet.wrap == Wrap::Wireguard);
@@ -137,7 +137,7 @@ guest_test!(
         cluster.reach("one", "two", false);
         let answered = || pingers.iter().for_each(|pinger: &Pinger| pinger.wait_for_more(10));
         phases.done("another key");
-        // What a person takes away comes back.
+        // Objects that are removed by hand are restored.
         cluster.ip("node3", "rule del priority 99");
         cluster.eventually("the rule is there again", || cluster.has_rule("node3", "-4"));
         cluster.ip("node3", "link del wireguard.cali");
@@ -145,7 +145,7 @@ guest_test!(
         answered();
         phases.done("repairs");
 
-        // A node that does not encrypt is sent what it can read.
+        // A node without WireGuard receives unencrypted packets.
         cluster.felix("node.node2", "{wireguardEnabled: false, wireguardEnabledV6: false}");
         cluster.eventually("node2 has no tunnel, and no other sends it what is encrypted", || {
             !cluster.has_link("node2", "wireguard.cali") && cluster.sealed("node1") == 1
@@ -161,7 +161,7 @@ guest_test!(
         cluster.lab.run(&["ctl", "delete", "felixconfiguration", "node.node2"]);
         phases.done("a node without it");
 
-        // What nodes send each other.
+        // Encrypt traffic between hosts.
         let hosts =
             "{wireguardEnabled: true, wireguardEnabledV6: true, wireguardHostEncryptionEnabled: true}";
         cluster.felix("default", hosts);

@@ -1,4 +1,4 @@
-//! A BGP peer that does not behave.
+//! A misbehaving BGP peer.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use std::io::Write;
@@ -17,12 +17,12 @@ fn call() -> nix::Result<TcpStream> {
     Ok(TcpStream::from(stream))
 }
 
-/// Many connections at once: a third says nothing, a third begins a message, a third sends messages that are none.
+/// Opens many connections: a third stays silent, a third sends a partial message, a third sends invalid messages.
 pub fn call_many() -> Vec<TcpStream> {
     let nonsense = [&[0xff; 16][..], &4096_u16.to_be_bytes(), &[2], &[0x55; 4077]].concat().repeat(50);
     let mut calls: Vec<TcpStream> = (0..CALLS).filter_map(|_| call().ok()).collect();
     for (number, stream) in calls.iter_mut().enumerate() {
-        // Whoever is closed meanwhile need not hear it.
+        // The node may already have closed the connection.
         let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = match number % 3 {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Packets from one container to others, numbered, all the time.
+//! Continuous streams of numbered packets between containers.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use tortie_dataplane::Netns;
 use tortie_testkit::bind_when_free;
 
-/// Where packets go that no test wants elsewhere.
+/// Default destination port.
 pub const PORT: u16 = 4000;
-/// So far apart that a receiver's buffer outlasts the pauses of a busy machine.
+/// Long enough for a receiver's buffer to cover the stalls of a busy machine.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// From one container to one address of another.
+/// A stream from one container to one address of another.
 #[derive(Debug)]
 pub struct Stream {
     sent: Arc<AtomicU64>,
@@ -32,7 +32,7 @@ fn socket_in(namespace: &str, address: &str, port: u16) -> UdpSocket {
 }
 
 impl Stream {
-    /// Between two namespaces, by their paths.
+    /// Starts a stream between two namespaces, given by their paths.
     pub fn start(from: &str, to: &str, address: &str, port: u16) -> Stream {
         let any = if address.contains(':') { "::" } else { "0.0.0.0" };
         let (sender, receiver) = (socket_in(from, any, 0), socket_in(to, address, port));
@@ -45,7 +45,7 @@ impl Stream {
         let send = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
                 let number = counter.load(Ordering::Relaxed);
-                // A packet that cannot even leave is as lost as any other.
+                // A packet that cannot be sent counts as lost.
                 let _ = sender.send_to(&number.to_be_bytes(), &target);
                 counter.store(number + 1, Ordering::Relaxed);
                 std::thread::sleep(INTERVAL);
@@ -63,12 +63,12 @@ impl Stream {
         Stream { sent, arrived, ends, threads: vec![send, receive] }
     }
 
-    /// The number of the next packet.
+    /// Returns the number of the next packet.
     pub fn position(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// How many packets of a range arrived.
+    /// Returns how many packets of a range have arrived.
     pub fn arrived(&self, range: std::ops::Range<u64>) -> u64 {
         self.arrived.lock().unwrap().range(range).count() as u64
     }
