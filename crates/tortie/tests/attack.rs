@@ -105,7 +105,7 @@ async fn run(attack: Attack, url: String) {
             drop(responses);
         }
         Attack::UnreadLists => loop {
-            // Requested, but not read beyond what the connection buffers.
+            // Requested, but read only as far as the connection buffers by itself.
             let mut kv = KvClient::new(connect(&url).await).max_decoding_message_size(usize::MAX);
             let _ = tokio::time::timeout(Duration::from_millis(300), kv.range(everything())).await;
         },

@@ -206,7 +206,7 @@ fn the_state_of_the_server_can_be_asked_for() {
     etcdctl.run(&["put", "k", "after the defragmentation"]);
     assert_eq!(etcdctl.run(&["get", "k", "--print-value-only"]), "after the defragmentation\n");
     assert!(etcdctl.run(&["endpoint", "hashkv"]).starts_with(server.url()));
-    // etcdctl continues without a user only if the error says in etcd's wording that authentication is disabled.
+    // etcdctl continues without a user only on etcd's exact error that authentication is not enabled.
     assert!(etcdctl.run(&["--user", "root:secret", "get", "k"]).starts_with("k\n"));
 }
 

@@ -152,7 +152,7 @@ async fn what_policy_denies_is_cut_and_what_it_allows_is_not_touched() {
         // Opened by pod two: its ingress packets are replies.
         allowed.push(Flow::tcp(&two, &one, &address.replace('3', "2"), 3000));
         allowed.push(Flow::udp(&two, &one, &address.replace('3', "2"), 3000));
-        // Opened by the host, which policy of its own workloads does not restrict.
+        // Opened by the host, which may always reach its workloads.
         allowed.push(Flow::tcp(&node, &two, address, 5000));
         of_friends.push(Flow::tcp(&one, &two, address, 4000));
     }

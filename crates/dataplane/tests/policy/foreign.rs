@@ -63,7 +63,7 @@ async fn allowed_traffic_passes_where_iptables_drops_and_denied_does_not() {
             assert!(listing.contains("-A FORWARD -i docker0 -j ACCEPT"), "{listing}");
         }
 
-        // Another program flushes the chain, then inserts a rule in front of ours.
+        // Another program flushes the chain, then inserts a rule in front of Tortie's.
         for program in programs {
             node.exec(&[program, "-F", "FORWARD"]);
         }

@@ -6,7 +6,7 @@ use tortie_testkit::eventually_showing;
 
 const DAEMON_SET: &str = "daemonset/tortie-node";
 
-/// Asserts that interfaces and routes are as ptp creates them, with no routes or interfaces of ours.
+/// Asserts that interfaces and routes are as ptp creates them, without any that Tortie would create.
 pub fn only_policy_is_ours(cluster: &Cluster, shop: &Shop) {
     for node in ["node1", "node2"] {
         let links = cluster.on(node, &["ip", "-br", "link"]);

@@ -29,7 +29,7 @@ pub fn a_rolling_restart_disturbs_nobody(cluster: &Cluster, shop: &Shop) {
     assert!(carried.iter().all(|count| *count > 100), "{carried:?}");
 }
 
-/// Deletes all manifests of `deploy/`; no finalizer blocks it, and nothing of ours is left on any node.
+/// Deletes all manifests of `deploy/`; no finalizer blocks it, and no object of Tortie is left on any node.
 pub fn kubectl_delete_leaves_the_hosts_clean(cluster: &Cluster) {
     let path = "jsonpath={.items[*].metadata.finalizers}";
     let kept = || cluster.must_kubectl(&["get", "ippools,tiers", "-o", path]);

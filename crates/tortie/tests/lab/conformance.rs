@@ -14,7 +14,7 @@ use tortie_testkit::conformance::{Case, cases};
 
 // All cases are verified by packets, with two exceptions. Case 6: the kernel does not print log lines of other
 // network namespaces, so only the counter proves that the packet matched the rule. Cases 7 and 8: staged policies
-// have no visible effect, so the test cannot tell whether the nodes have received them when packets are sent.
+// have no visible effect, so the test cannot know whether the nodes have received them when packets are sent.
 #[test]
 fn every_conformance_case() {
     run_all(None);

@@ -76,7 +76,8 @@ fn three_nodes_and_their_pods() {
     let logged = lab.run(&["logs", "node1"]);
     assert!(!logged.is_empty() && logged.lines().all(|line| line.starts_with("node1 | ")), "{logged}");
     assert!(lab.run(&["bgp", "node2"]).contains("node2  no sessions"));
-    // A user's own ETCD_ENDPOINTS takes precedence over the variables of `lab env`.
+    // CALICOCTL_CONFIG is set only if the machine has a calicoctl.cfg, so that an ETCD_ENDPOINTS that the user sets
+    // afterwards takes effect.
     let by_file = std::path::Path::new("/etc/calico/calicoctl.cfg").exists();
     assert_eq!(lab.run(&["env"]).contains("CALICOCTL_CONFIG"), by_file);
 

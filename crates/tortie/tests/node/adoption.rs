@@ -1,5 +1,5 @@
 //! Adopting containers that Calico attached. Keys, IPAM records and interfaces are identical to Calico's byte for
-//! byte, so a container of Calico is one of ours without a journal record.
+//! byte, so a container of Calico differs from one that Tortie attached only by the missing journal record.
 
 use crate::world::{Namespace, World, eventually};
 use serde_json::json;

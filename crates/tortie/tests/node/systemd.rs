@@ -1,4 +1,4 @@
-//! `tortie up` on a machine with systemd: a real systemd as the first process of its own namespaces.
+//! `tortie up` on a machine with systemd: a real systemd runs as the first process of separate namespaces.
 
 use crate::world::TORTIE;
 use std::process::{Child, Command, Output, Stdio};

@@ -244,7 +244,7 @@ fn a_host_of_calico_is_taken_over_and_given_back() {
         !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("in use by another")
     );
     world.stop();
-    // No other chain drops forwarded packets any more: our mark for allowed packets is about to go.
+    // Let other chains accept forwarded packets: without Tortie's policy no packet is marked as allowed.
     world.host.exec("iptables-nft -P FORWARD ACCEPT");
     let output = leave(&world, &["--now"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
