@@ -1,26 +1,27 @@
-//! What people see of an object in a table: the columns that Calico's tools show.
+//! The table columns that Calico's tools show for each kind.
 
 use crate::Kind;
 
-/// Where a cell comes from and how it is written.
+/// The field that a cell shows and how it is formatted.
 #[derive(Clone, Copy, Debug)]
 pub enum Cell {
-    /// The text or number there; a dash of nothing if it is absent.
+    /// The text or number at this pointer; empty if the field is absent.
     At(&'static str),
-    /// The same, with what it means that it is absent.
+    /// The text or number at this pointer, or the given default if the field is absent.
     Or(&'static str, &'static str),
-    /// How many elements a list has.
+    /// The number of elements of a list.
     Count(&'static str),
-    /// The elements of a list, or the pairs of a map, with commas.
+    /// The elements of a list, or the `key=value` pairs of a map, joined with commas.
     Joined(&'static str),
-    /// The node, the nodes or the selector that a peer is for.
+    /// The node, nodes or selector that a BGP peer applies to.
     PeerScope,
-    /// Labels of Kubernetes' selector.
+    /// The `matchLabels` of a Kubernetes pod selector.
     PodSelector,
 }
 
 impl Cell {
-    /// The one field that a cell shows, as a JSON pointer; some are made of several, or counted.
+    /// Returns the JSON pointer of the single field that a cell shows; `None` for cells that count elements
+    /// or combine several fields.
     pub const fn pointer(self) -> Option<&'static str> {
         match self {
             Cell::At(pointer) | Cell::Or(pointer, _) | Cell::Joined(pointer) => Some(pointer),
@@ -34,7 +35,7 @@ impl Cell {
 pub struct Column {
     pub name: &'static str,
     pub cell: Cell,
-    /// Only in wide tables.
+    /// Whether the column appears only in wide tables.
     pub wide: bool,
     pub description: &'static str,
 }
@@ -55,7 +56,7 @@ const NODE: Column = column("Node", Cell::At("/spec/node"), false, "Node that it
 const POLICY: &[Column] = &[TIER, ORDER, SELECTOR];
 const SET: &[Column] = &[NETS];
 
-/// The columns of a kind between the name and the age.
+/// Returns the columns of a kind between the name and the age.
 pub fn columns(kind: Kind) -> &'static [Column] {
     match kind {
         Kind::GlobalNetworkPolicy

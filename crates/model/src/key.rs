@@ -1,4 +1,4 @@
-//! The names of things in a store, as types. How a store writes them down is the business of its backend.
+//! Typed keys of datastore entries. Each backend decides how it encodes them.
 
 use crate::Kind;
 use crate::kubernetes::is_derived_policy;
@@ -6,14 +6,14 @@ use ipnet::IpNet;
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether an address block belongs to a host or to something that is not one (a load balancer).
+/// The type of owner of an address block: a host, or something else such as a load balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AffinityType {
     Host,
     Virtual,
 }
 
-/// The name of one thing in the store.
+/// The key of one datastore entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     /// A projectcalico.org/v3 resource; the namespace is empty for cluster-scoped kinds.
@@ -34,41 +34,42 @@ pub enum Key {
         id: String,
     },
     IpamConfig,
-    /// Left behind by old versions; only ever looked for and deleted.
+    /// Left over from old versions; only looked up and deleted, never written.
     IpamHost {
         host: String,
     },
-    /// Felix heartbeat, leased. The region is OpenStack's and empty outside it, here and below.
+    /// Felix heartbeat, attached to a lease. Here and in the keys below, the region is an OpenStack region
+    /// and empty outside OpenStack.
     FelixStatus {
         region: String,
         host: String,
     },
-    /// Felix's last heartbeat, kept after the lease is gone.
+    /// Felix's last heartbeat, kept after the lease expires.
     FelixLastStatus {
         region: String,
         host: String,
     },
-    /// Boxed: it would make every key twice as large.
+    /// Boxed, because it would double the size of every key.
     WorkloadEndpointStatus(Box<WorkloadStatusKey>),
     HostEndpointStatus {
         host: String,
         endpoint: String,
     },
-    /// Where endpoints of a Kubernetes service are; only the Kubernetes API has it.
+    /// Endpoints of a Kubernetes service; exists only in the Kubernetes API.
     EndpointSlice {
         namespace: String,
         name: String,
     },
-    /// Which addresses a Kubernetes service has; only the Kubernetes API has it.
+    /// A Kubernetes service with its addresses; exists only in the Kubernetes API.
     Service {
         namespace: String,
         name: String,
     },
-    /// What the compactor of kube-controllers remembers; shared with Kubernetes' own compactor.
+    /// State of the etcd compactor in kube-controllers; the key is shared with Kubernetes' own compactor.
     CompactRevision,
 }
 
-/// The endpoint of a workload whose status is reported.
+/// The workload endpoint whose status is reported.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadStatusKey {
     pub region: String,
@@ -87,7 +88,8 @@ pub enum KeyRange {
         namespace: Option<String>,
         name_prefix: String,
     },
-    /// The resources of a kind that were written as such: without those that are made from Kubernetes' own objects.
+    /// The resources of a kind that were written as Calico resources, excluding those derived from native
+    /// Kubernetes objects.
     Written {
         kind: Kind,
         namespace: Option<String>,
@@ -103,7 +105,7 @@ pub enum KeyRange {
     },
     Handles,
     IpamConfig,
-    /// Heartbeats, live and last.
+    /// Heartbeats, both live and last.
     FelixStatuses,
     WorkloadEndpointStatuses {
         region: Option<String>,
@@ -140,14 +142,14 @@ impl fmt::Display for AffinityType {
 }
 
 impl Key {
-    /// The key of a resource; a namespace given for a cluster-scoped kind is dropped.
+    /// Returns the key of a resource. Ignores the namespace for cluster-scoped kinds.
     pub fn resource(kind: Kind, namespace: &str, name: &str) -> Key {
         let namespace = if kind.is_namespaced() { namespace } else { "" };
         Key::Resource { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 
-/// How errors name it.
+/// Formats the key for error messages.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -180,12 +182,12 @@ impl fmt::Display for Key {
 }
 
 impl KeyRange {
-    /// All resources of a kind, in every namespace.
+    /// Returns the range of all resources of a kind, in every namespace.
     pub fn all(kind: Kind) -> KeyRange {
         KeyRange::Resources { kind, namespace: None, name_prefix: String::new() }
     }
 
-    /// Whether the key belongs to the range.
+    /// Returns whether the key belongs to the range.
     pub fn contains(&self, key: &Key) -> bool {
         match (self, key) {
             (
@@ -226,7 +228,7 @@ impl KeyRange {
     }
 }
 
-/// How logs and the health page name it.
+/// Formats the range for logs and the health page.
 impl fmt::Display for KeyRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = |version: &Option<u8>| version.map(|version| format!("IPv{version}"));

@@ -1,8 +1,8 @@
-//! The table of kinds: what each is called, where it lives, and the names people type for it.
+//! The table of resource kinds: name, plural, scope, and the aliases that the command line accepts.
 
 use std::fmt;
 
-/// Whether an object of a kind belongs to a namespace.
+/// Whether objects of a kind belong to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     Cluster,
@@ -19,12 +19,12 @@ macro_rules! kinds {
             /// All kinds, in the order of the table.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind,)*];
 
-            /// The name as it stands in an object's `kind` field.
+            /// Returns the name as it appears in an object's `kind` field.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$kind => stringify!($kind),)* }
             }
 
-            /// The lower-case plural, used in store keys and CRD names.
+            /// Returns the lower-case plural, used in store keys and CRD names.
             pub const fn plural(self) -> &'static str {
                 match self { $(Kind::$kind => $plural,)* }
             }
@@ -33,12 +33,12 @@ macro_rules! kinds {
                 match self { $(Kind::$kind => Scope::$scope,)* }
             }
 
-            /// Names the command line accepts besides the singular and the plural.
+            /// Returns the names that the command line accepts besides the singular and the plural.
             pub const fn aliases(self) -> &'static [&'static str] {
                 match self { $(Kind::$kind => &[$($alias),*],)* }
             }
 
-            /// Short names in the kind's CRD.
+            /// Returns the short names in the kind's CRD.
             pub const fn short_names(self) -> &'static [&'static str] {
                 match self { $(Kind::$kind => &[$($short),*],)* }
             }
@@ -79,17 +79,17 @@ kinds! {
 }
 
 impl Kind {
-    /// The kind whose `kind` field is exactly `name`.
+    /// Returns the kind whose `kind` field is exactly `name`.
     pub fn from_name(name: &str) -> Option<Kind> {
         Kind::ALL.iter().copied().find(|k| k.name() == name)
     }
 
-    /// The kind whose store and CRD plural is exactly `plural`.
+    /// Returns the kind whose store and CRD plural is exactly `plural`.
     pub fn from_plural(plural: &str) -> Option<Kind> {
         Kind::ALL.iter().copied().find(|k| k.plural() == plural)
     }
 
-    /// The kind a person means by `word`: singular, plural or alias, in any case.
+    /// Returns the kind for a word on the command line: singular, plural or alias, case-insensitive.
     pub fn from_word(word: &str) -> Option<Kind> {
         let word = word.to_lowercase();
         Kind::ALL.iter().copied().find(|k| {
@@ -101,12 +101,12 @@ impl Kind {
         self.scope() == Scope::Namespaced
     }
 
-    /// `IPPool` -> `IPPoolList`.
+    /// Returns the name of the list kind: `IPPoolList` for `IPPool`.
     pub fn list_name(self) -> String {
         format!("{}List", self.name())
     }
 
-    /// `Kind(name)` or `Kind(namespace/name)`: how errors name an object.
+    /// Formats an object for error messages: `Kind(name)` or `Kind(namespace/name)`.
     pub fn identify(self, namespace: &str, name: &str) -> String {
         if namespace.is_empty() { format!("{self}({name})") } else { format!("{self}({namespace}/{name})") }
     }

@@ -1,7 +1,7 @@
-//! Calico's resources as Rust types.
+//! Calico's resources as Rust types: names, defaults, validation, encoding and schemas.
 //!
-//! Everything here is a function of its arguments: no I/O, no clock, no async. The store, the command line
-//! and the node all speak in these types, so this is where a name, a default or a rule is decided once.
+//! All functions are pure: no I/O, no clock, no async. The store, the command line and the node share these
+//! types, so that every name, default and validation rule is defined once.
 
 pub mod codec;
 pub mod columns;
@@ -34,5 +34,5 @@ pub use revision::Revision;
 pub use validation::{Checker, FieldError, ValidationError};
 pub use value::Value;
 
-/// The group and version of every kind.
+/// The API group and version of every kind.
 pub const API_VERSION: &str = "projectcalico.org/v3";

@@ -1,11 +1,11 @@
-//! Object metadata: the part every resource has in common.
+//! Object metadata: the fields that all resources share.
 
 use crate::{Checker, Kind, names};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Fields are in the order in which the reference writes them, so that stored JSON is the same to the byte.
+/// Fields are in the order in which Calico writes them, so that stored JSON is byte-identical.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectMeta {
@@ -38,7 +38,7 @@ pub struct ObjectMeta {
     pub owner_references: Vec<OwnerReference>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
-    /// Kubernetes' record of who set which field; carried along, never looked at.
+    /// Kubernetes' field ownership records; preserved but never interpreted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub managed_fields: Vec<serde_json::Value>,
 }
@@ -61,7 +61,8 @@ pub struct OwnerReference {
 }
 
 impl ObjectMeta {
-    /// The rules for names, labels and annotations. Whether a namespace is needed depends on the operation.
+    /// Checks names, labels and annotations. Whether a namespace is required depends on the operation and is
+    /// not checked here.
     pub(crate) fn check(&self, kind: Kind, at: &Checker<'_>) {
         let report = |at: Checker<'_>, value: &str, result: Result<(), String>| {
             if let Err(reason) = result {
@@ -82,7 +83,7 @@ impl ObjectMeta {
     }
 }
 
-/// Keys and values by the rules of Kubernetes.
+/// Checks label keys and values against the rules of Kubernetes.
 pub(crate) fn check_labels(at: &Checker<'_>, labels: &BTreeMap<String, String>) {
     for (key, value) in labels {
         let failures = [
@@ -93,7 +94,7 @@ pub(crate) fn check_labels(at: &Checker<'_>, labels: &BTreeMap<String, String>) 
     }
 }
 
-/// Keys and the total size by the rules of Kubernetes.
+/// Checks annotation keys and their total size against the rules of Kubernetes.
 pub(crate) fn check_annotations(at: &Checker<'_>, annotations: &BTreeMap<String, String>) {
     for key in annotations.keys() {
         if let Err(reason) = names::check_annotation_key(key) {

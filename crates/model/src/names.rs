@@ -1,4 +1,4 @@
-//! What things may be called: names, labels, annotations, and the composed names of workload endpoints.
+//! Validates names, labels and annotations, and composes and splits the names of workload endpoints.
 
 use crate::Kind;
 use std::collections::BTreeMap;
@@ -7,13 +7,13 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 const MAX_ANNOTATION_BYTES: usize = 262_144;
 
-/// The name of the object of which there is only one, or which holds the settings of the whole cluster.
+/// The name of singleton objects and of objects that hold cluster-wide settings.
 pub const DEFAULT: &str = "default";
 
 const LABEL_RULE: &str =
     "must consist of lower case letters, digits and '-', and begin and end with a letter or digit";
 
-/// Whether `text` is lower-case letters, digits and inner dashes.
+/// Returns whether `text` consists of lower-case letters, digits and inner dashes.
 pub fn is_label(text: &str) -> bool {
     is_label_part(text.as_bytes())
 }
@@ -22,7 +22,8 @@ fn is_label_part(text: &[u8]) -> bool {
     is_enclosed(text, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == b'-')
 }
 
-/// A non-empty text of `core` characters, with `inner` ones allowed except at both ends.
+/// Returns whether the text is non-empty and consists of `core` characters, with `inner` characters allowed
+/// except at both ends.
 fn is_enclosed(text: &[u8], core: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     match text {
         [] => false,
@@ -33,7 +34,7 @@ fn is_enclosed(text: &[u8], core: impl Fn(u8) -> bool, inner: impl Fn(u8) -> boo
     }
 }
 
-/// The rule for any name: labels joined by dots.
+/// Checks a name that consists of labels joined by dots (DNS subdomain, RFC 1123).
 pub fn check_dotted(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("must not be empty".to_owned());
@@ -43,7 +44,7 @@ pub fn check_dotted(name: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("each part between dots {LABEL_RULE}")) }
 }
 
-/// The rule for a name without dots.
+/// Checks a name without dots (DNS label, RFC 1123).
 pub fn check_label_form(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("must not be empty".to_owned());
@@ -56,7 +57,7 @@ fn check_length(text: &str, max: usize) -> Result<(), String> {
     if text.len() <= max { Ok(()) } else { Err(format!("must be no more than {max} characters")) }
 }
 
-/// Whether an object of the kind may have this name.
+/// Checks whether an object of the kind may have this name.
 pub fn check_name(kind: Kind, name: &str) -> Result<(), String> {
     match kind {
         Kind::Tier => check_label_form(name),
@@ -83,7 +84,7 @@ fn check_policy_name(name: &str) -> Result<(), String> {
     if name.matches('.').count() > 1 { Err("must have at most one dot".to_owned()) } else { Ok(()) }
 }
 
-/// Kubernetes' qualified name: an optional DNS prefix and a slash, then up to 63 characters.
+/// Checks a Kubernetes qualified name: an optional DNS prefix and a slash, then up to 63 characters.
 pub fn check_qualified(key: &str) -> Result<(), String> {
     let slash = key.bytes().position(|byte| byte == b'/');
     let name = match slash.map(|slash| (&key[..slash], &key[slash + 1..])) {
@@ -105,7 +106,7 @@ pub fn check_qualified(key: &str) -> Result<(), String> {
     }
 }
 
-/// Kubernetes' label value: empty, or up to 63 characters.
+/// Checks a Kubernetes label value: empty, or up to 63 characters.
 pub fn check_label_value(value: &str) -> Result<(), String> {
     check_length(value, MAX_LABEL)?;
     if value.is_empty() || is_label_text(value) {
@@ -120,12 +121,12 @@ fn is_label_text(text: &str) -> bool {
     is_enclosed(text.as_bytes(), |c| c.is_ascii_alphanumeric(), |c| matches!(c, b'-' | b'_' | b'.'))
 }
 
-/// The key of an annotation: a qualified name, but in any case.
+/// Checks the key of an annotation: a qualified name that may also contain upper-case letters.
 pub fn check_annotation_key(key: &str) -> Result<(), String> {
     check_qualified(&key.to_lowercase())
 }
 
-/// The size of all annotations together.
+/// Checks the total size of all annotations.
 pub fn check_annotations_size(annotations: &BTreeMap<String, String>) -> Result<(), String> {
     let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes <= MAX_ANNOTATION_BYTES {
@@ -135,7 +136,7 @@ pub fn check_annotations_size(annotations: &BTreeMap<String, String>) -> Result<
     }
 }
 
-/// What a workload endpoint's name is made from. Which of them count depends on the orchestrator.
+/// The parts of a workload endpoint's name. The orchestrator decides which of them are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadEndpointParts<'a> {
     pub node: &'a str,
@@ -146,17 +147,17 @@ pub struct WorkloadEndpointParts<'a> {
     pub endpoint: &'a str,
 }
 
-/// A part that keeps a workload endpoint from having a name.
+/// A part that is missing or malformed, so that the workload endpoint cannot be named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPart {
-    /// The field of the spec, by its JSON key.
+    /// The JSON key of the field in the spec.
     pub field: &'static str,
     pub value: String,
     pub reason: &'static str,
 }
 
 impl<'a> WorkloadEndpointParts<'a> {
-    /// The segments in the order in which they stand in the name, each with the field it comes from.
+    /// Returns the segments in the order of the name, each with the field it comes from.
     fn segments(&self) -> [(&'static str, &'a str); 4] {
         let workload = match self.orchestrator {
             "k8s" => ("pod", self.pod),
@@ -167,7 +168,8 @@ impl<'a> WorkloadEndpointParts<'a> {
         [("node", self.node), ("orchestrator", self.orchestrator), workload, ("endpoint", self.endpoint)]
     }
 
-    /// The one name an endpoint with these parts can have, or all that is missing for it.
+    /// Returns the only valid name of an endpoint with these parts, or every part that is missing or
+    /// malformed.
     pub fn name(&self) -> Result<String, Vec<BadPart>> {
         let segments = self.segments();
         let bad: Vec<BadPart> = segments
@@ -186,7 +188,7 @@ impl<'a> WorkloadEndpointParts<'a> {
         if bad.is_empty() { Ok(segments.map(|(_, value)| double(value)).join("-")) } else { Err(bad) }
     }
 
-    /// Whether this is the name that the parts make; quicker than to make it.
+    /// Returns whether `name` is composed of these parts, without allocating the composed name.
     pub fn make(&self, name: &str) -> bool {
         let mut rest = name.bytes();
         for (nth, (_, value)) in self.segments().into_iter().enumerate() {
@@ -203,8 +205,8 @@ impl<'a> WorkloadEndpointParts<'a> {
         rest.next().is_none()
     }
 
-    /// What the names of all endpoints with the known leading parts begin with. Names of other endpoints may
-    /// begin with it too: the prefix of node `a` is also one of node `a-b`.
+    /// Returns the common prefix of the names of all endpoints with the known leading parts. Names of other
+    /// endpoints may begin with it too: the prefix of node `a` also matches names of node `a-b`.
     pub fn prefix(&self) -> String {
         let segments = self.segments();
         let known: Vec<String> =
@@ -221,7 +223,7 @@ fn double(segment: &str) -> String {
     segment.replace('-', "--")
 }
 
-/// The segments of a workload endpoint's name: node, orchestrator, workload, endpoint.
+/// Splits the name of a workload endpoint into node, orchestrator, workload and endpoint.
 pub fn split_workload_endpoint_name(name: &str) -> Option<[String; 4]> {
     let mut segments = vec![String::new()];
     let mut chars = name.chars().peekable();

@@ -1,4 +1,4 @@
-//! A resource of any kind: what the store and the command line handle without caring which it is.
+//! A resource of any kind, for code that handles all kinds alike, such as the store and the command line.
 
 use crate::kinds::*;
 use crate::object::{DecodeError, Object};
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 macro_rules! resource {
     ($($kind:ident)*) => {
-        /// Boxed, since specs range from a few bytes to a few kilobytes.
+        /// A resource of any kind. Boxed, because specs range from a few bytes to a few kilobytes.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Resource { $($kind(Box<$kind>),)* }
 
         impl Resource {
-            /// An empty object of a kind.
+            /// Returns an empty object of a kind.
             pub fn new(kind: Kind) -> Resource {
                 match kind { $(Kind::$kind => Resource::$kind(Box::default()),)* }
             }
@@ -29,27 +29,27 @@ macro_rules! resource {
                 match self { $(Resource::$kind(object) => &mut object.metadata,)* }
             }
 
-            /// The object as JSON, fields in the order in which the reference writes them.
+            /// Returns the object as JSON, with the fields in the order in which Calico writes them.
             pub fn to_value(&self) -> Value {
                 match self { $(Resource::$kind(object) => object.to_value(),)* }
             }
 
-            /// Fills in what is stored when the user leaves it out.
+            /// Sets the defaults that are stored for omitted fields.
             pub fn set_defaults(&mut self) {
                 match self { $(Resource::$kind(object) => object.set_defaults(),)* }
             }
 
-            /// Every rule of the kind; all failures together.
+            /// Checks every rule of the kind and returns all violations together.
             pub fn validate(&self) -> Result<(), ValidationError> {
                 match self { $(Resource::$kind(object) => object.validate(),)* }
             }
 
-            /// Reads user input: a field we do not know is an error.
+            /// Decodes user input. An unknown field is an error.
             pub fn from_user(value: Value) -> Result<Resource, DecodeError> {
                 match kind_of(&value)? { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_user(value)?))),)* }
             }
 
-            /// Reads user input: fields we do not know are left out, and named beside the object.
+            /// Decodes user input. Unknown fields are dropped and returned as a list of paths.
             pub fn from_user_tolerant(value: Value) -> Result<(Resource, Vec<String>), DecodeError> {
                 match kind_of(&value)? { $(Kind::$kind => {
                     let (object, unknown) = Object::from_user_tolerant(value)?;
@@ -57,13 +57,13 @@ macro_rules! resource {
                 })* }
             }
 
-            /// Reads what a store holds, perhaps written by a newer version: fields we do not know are kept aside.
+            /// Decodes a stored object, which a newer version may have written: unknown fields are preserved.
             pub fn from_store(kind: Kind, value: Value) -> Result<Resource, DecodeError> {
                 match kind { $(Kind::$kind => Ok(Resource::$kind(Box::new(Object::from_store(value)?))),)* }
             }
         }
 
-        /// The schema of an object of a kind, and whether it has a status.
+        /// Returns the schema of objects of a kind, and whether they have a status.
         pub(crate) fn schema_of(kind: Kind) -> (Value, bool) {
             match kind { $(Kind::$kind => crate::schema::object::<_>(std::marker::PhantomData::<$kind>),)* }
         }
@@ -94,7 +94,7 @@ resource! {
 }
 
 impl Resource {
-    /// `Kind(name)` or `Kind(namespace/name)`: how errors name an object.
+    /// Formats the object for error messages: `Kind(name)` or `Kind(namespace/name)`.
     pub fn identify(&self) -> String {
         let meta = self.metadata();
         self.kind().identify(&meta.namespace, &meta.name)
@@ -120,7 +120,7 @@ impl ResourceList {
     }
 }
 
-/// The kind that an object says it is, if it is one of ours in our version.
+/// Returns the kind that an object declares, if its kind and apiVersion are supported.
 pub fn kind_of(value: &Value) -> Result<Kind, DecodeError> {
     let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
     let (kind, version) = (field("kind"), field("apiVersion"));

@@ -1,28 +1,30 @@
-//! The version of an entry in a store, as the store handed it out.
+//! The version of a datastore entry, as assigned by the store.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Opaque: compared for equality and handed back to the store it came from. Whether two of them can be put in order
-/// depends on the store, so the only comparison is [`Revision::is_at_or_before`], which may say that it does not know.
+/// An opaque version: compared for equality and passed back to the store it came from. Whether two revisions
+/// can be ordered depends on the store, so the only comparison is [`Revision::is_at_or_before`], which
+/// returns `None` if the order is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision(Form);
 
-/// etcd counts; Kubernetes promises only a text, which nearly always is a number too.
+/// etcd revisions are numbers; Kubernetes guarantees only an opaque string, which is nearly always a number
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Form {
     Number(u64),
     Text(Arc<str>),
 }
 
-/// An empty text is no revision.
+/// Error for parsing a revision from an empty string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a revision is not empty")]
 pub struct NoRevision;
 
 impl Revision {
-    /// The revision as a number, if it is one.
+    /// Returns the revision as a number, if it is one.
     pub fn number(&self) -> Option<u64> {
         match self.0 {
             Form::Number(number) => Some(number),
@@ -30,8 +32,8 @@ impl Revision {
         }
     }
 
-    /// Whether this is the same as or older than `other`; `None` if the store gives its revisions no order. Means
-    /// something only for two revisions of the same store.
+    /// Returns whether this revision is equal to or older than `other`; `None` if the store does not order
+    /// its revisions. Meaningful only for two revisions of the same store.
     pub fn is_at_or_before(&self, other: &Revision) -> Option<bool> {
         if self == other {
             return Some(true);
@@ -53,7 +55,8 @@ impl FromStr for Revision {
         if text.is_empty() {
             return Err(NoRevision);
         }
-        // Only what is written back the same is a number: the text must survive being handed back.
+        // Treat the text as a number only if formatting the number reproduces the text: the store must get
+        // back exactly what it handed out.
         match text.parse::<u64>() {
             Ok(number) if number.to_string() == text => Ok(number.into()),
             _ => Ok(Revision(Form::Text(text.into()))),

@@ -1,24 +1,26 @@
-//! What can be used of an entry that cannot be read as it is.
+//! Recovers the usable part of a stored entry that cannot be decoded as a whole.
 //!
-//! A field with a value of the wrong type is left out, and the rest is read again. What a policy would mean without a field
-//! is not always closed, so some fields are not left out but replaced, and without others nothing is used.
+//! A field of the wrong type is removed and the rest is decoded again. Removing a field can make a policy
+//! more permissive, so some fields are replaced with restrictive values instead, and if certain others are
+//! unreadable the whole entry is rejected.
 
 use crate::object::DecodeError;
 use crate::value::ValueError;
 use crate::{Key, Value};
 use serde_json::{Value as Json, json};
 
-/// So many fields of one entry are left out at most.
+/// Maximum number of fields to remove from one entry.
 const MOST: usize = 32;
 
 #[derive(Debug)]
 pub struct Salvaged {
     pub value: Value,
-    /// The paths of the fields that are not used.
+    /// The paths of the fields that are ignored.
     pub lost: Vec<String>,
 }
 
-/// Without these nobody knows whom an object is about: absent, they mean everybody.
+/// Fields that decide which endpoints an object applies to. If absent they select everything, so an entry in
+/// which one is unreadable is rejected.
 const WHOM: [&str; 5] = [
     "spec.selector",
     "spec.namespaceSelector",
@@ -27,7 +29,7 @@ const WHOM: [&str; 5] = [
     "spec.node",
 ];
 
-/// None if nothing of it can be used.
+/// Decodes as much of an entry as possible; returns `None` if nothing of it is usable.
 pub fn salvage(key: &Key, text: &str) -> Option<Salvaged> {
     let mut json: Json = serde_json::from_str(text).ok()?;
     let mut lost = Vec::new();
@@ -44,15 +46,15 @@ pub fn salvage(key: &Key, text: &str) -> Option<Salvaged> {
     None
 }
 
-/// None if the object cannot be used without the field.
+/// Removes or replaces the field at `path`; returns `None` if the object is not usable without it.
 fn leave_out(json: &mut Json, path: &str) -> Option<()> {
     if !path.starts_with("spec.") || WHOM.iter().any(|whom| path.starts_with(whom)) {
-        // Metadata that is not what it should be: labels, annotations.
+        // Malformed metadata, such as labels and annotations, can be removed.
         return if path.starts_with("metadata.") { remove(json, &steps(path)) } else { None };
     }
     let steps = steps(path);
     match (steps.get(1), steps.get(2)) {
-        // Directions that cannot be read are both.
+        // Without `types` the policy applies to the directions that its rules imply.
         (Some(Step::Key("types" | "policyTypes")), _) => remove(json, &steps[..2]),
         (Some(Step::Key(direction @ ("ingress" | "egress"))), Some(Step::Index(index))) => {
             let rule = json.get_mut("spec")?.get_mut(direction)?.get_mut(index)?;
@@ -67,7 +69,8 @@ fn leave_out(json: &mut Json, path: &str) -> Option<()> {
     }
 }
 
-/// A rule that cannot be read: one that allows, passes or logs matches nothing, any other denies everything.
+/// Returns a restrictive replacement for an unreadable rule: an Allow, Pass or Log rule that matches nothing,
+/// or else a rule that denies everything.
 fn closed(rule: &Json) -> Json {
     match rule.get("action").and_then(Json::as_str) {
         Some(action @ ("Allow" | "Pass" | "Log")) => {
@@ -83,7 +86,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// `spec.ingress[2].protocol` in steps.
+/// Splits a path such as `spec.ingress[2].protocol` into steps.
 fn steps(path: &str) -> Vec<Step<'_>> {
     let mut steps = Vec::new();
     for part in path.split('.') {

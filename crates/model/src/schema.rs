@@ -1,5 +1,5 @@
-//! Schemas of the kinds, made from their types: JSON schemas, and the CRDs that make a Kubernetes API server store
-//! them, with the admission policies that go with these.
+//! Generates schemas from the types of the kinds: JSON schemas, the CRDs with which kube-apiserver stores
+//! them, and the admission policies that accompany the CRDs.
 
 pub(crate) mod forms;
 pub(crate) mod patterns;
@@ -19,18 +19,18 @@ use std::marker::PhantomData;
 const GROUP: &str = "projectcalico.org";
 const VERSION: &str = "v3";
 
-/// The structural OpenAPI v3 schema of an object of a kind.
+/// Returns the structural OpenAPI v3 schema of objects of a kind.
 pub fn json_schema(kind: Kind) -> Value {
     schema_of(kind).0
 }
 
-/// The CRDs of all kinds that Kubernetes stores as custom resources, in the order of the table of kinds.
+/// Returns the CRDs of all kinds that Kubernetes stores as custom resources, in the order of the kind table.
 pub fn crds() -> Vec<Value> {
     Kind::ALL.iter().copied().filter(|kind| has_crd(*kind)).map(crd).collect()
 }
 
-/// The CRDs of the same kinds in `crd.projectcalico.org/v1`, where older installations, and the API server that stands behind
-/// Kubernetes' own, keep objects. Whoever writes there has checked them, so they have no schema.
+/// Returns the CRDs of the same kinds in `crd.projectcalico.org/v1`, where older installations and the
+/// aggregated API server keep objects. They have no schema, because the writers validate the objects first.
 pub fn storage_crds() -> Vec<Value> {
     Kind::ALL.iter().copied().filter(|kind| has_crd(*kind)).map(storage_crd).collect()
 }
@@ -44,7 +44,7 @@ fn storage_crd(kind: Kind) -> Value {
     let group = format!("crd.{GROUP}");
     crd["metadata"]["name"] = format!("{plural}.{group}").into();
     crd["spec"]["group"] = group.into();
-    // Short names are those of the objects that people see.
+    // Short names are reserved for the projectcalico.org/v3 kinds that users access.
     crd["spec"]["names"] = json!({"kind": name, "listKind": format!("{name}List"), "plural": plural,
         "singular": name.to_lowercase()});
     crd["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true,
@@ -52,7 +52,7 @@ fn storage_crd(kind: Kind) -> Value {
     crd
 }
 
-/// In Kubernetes these four are made from its own objects.
+/// Returns whether a kind has a CRD. In Kubernetes the four listed kinds are derived from native objects.
 fn has_crd(kind: Kind) -> bool {
     !matches!(kind, Kind::WorkloadEndpoint | Kind::Node | Kind::Profile | Kind::LiveMigration)
 }
@@ -94,7 +94,8 @@ fn crd(kind: Kind) -> Value {
     })
 }
 
-/// The columns that `kubectl get` shows. Kubernetes reads one field for each: what is counted or made of several is left out.
+/// Returns the columns that `kubectl get` shows. Kubernetes reads one field per column, so columns that count
+/// elements or combine several fields are omitted.
 fn printer_columns(kind: Kind) -> Value {
     let shown = |column: &Column| {
         let path = column.cell.pointer()?.replace('/', ".");
@@ -105,7 +106,7 @@ fn printer_columns(kind: Kind) -> Value {
     columns(kind).iter().filter_map(shown).chain([age]).collect()
 }
 
-/// The schema of one kind's objects, and whether they have a status.
+/// Returns the schema of the objects of one kind, and whether they have a status.
 pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
     let has_status = S::STATUS != StatusForm::Absent;
     let mut properties = json!({
@@ -125,7 +126,8 @@ pub(crate) fn object<S: Spec>(_: PhantomData<Object<S>>) -> (Value, bool) {
     (schema, has_status)
 }
 
-/// Kubernetes has its own rules for metadata. A schema may only say more about the name.
+/// Returns the schema of the metadata. Kubernetes validates metadata itself; a CRD schema may only restrict
+/// the name further.
 fn metadata(kind: Kind) -> Value {
     let pattern = match kind {
         Kind::Tier => patterns::whole(&patterns::label(63)),
@@ -151,8 +153,8 @@ fn part<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Rewrites a schema into the form that CRDs demand: no references, no types that may be null, nothing that
-/// Kubernetes does not know.
+/// Rewrites a schema into the structural form that CRDs require: no references, no nullable types and no
+/// keywords that Kubernetes does not support.
 pub(crate) fn make_structural(schema: &mut Value) {
     if schema.is_boolean() {
         *schema = json!({});
@@ -165,12 +167,12 @@ pub(crate) fn make_structural(schema: &mut Value) {
     if fields.get("default").is_some_and(|value| is_zero(value) || !is_within(value, fields)) {
         fields.remove("default");
     }
-    // Others than these are Rust's names for the sizes of integers.
+    // Other formats are Rust's names of integer sizes.
     let known = ["int32", "int64", "double", "float", "date-time"];
     if fields.get("format").is_some_and(|format| !known.iter().any(|known| format == known)) {
         fields.remove("format");
     }
-    // Kubernetes does not hold numbers against their format.
+    // Kubernetes does not validate numbers against their format.
     if fields.get("format") == Some(&json!("int32")) && fields.get("enum").is_none() {
         fields.entry("minimum").or_insert(json!(i32::MIN));
         fields.entry("maximum").or_insert(json!(i32::MAX));
@@ -194,7 +196,7 @@ pub(crate) fn make_structural(schema: &mut Value) {
     }
 }
 
-/// An absent field is the only way to say nothing.
+/// Removes `null` from types, enums and `anyOf`: an unset field can only be expressed by omitting it.
 fn drop_null(fields: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = fields.get_mut("type") {
         types.retain(|name| name != "null");
@@ -218,7 +220,8 @@ fn drop_null(fields: &mut Map<String, Value>) {
     }
 }
 
-/// With a default, Kubernetes would fill in what has to be given.
+/// Removes the defaults of required fields: otherwise Kubernetes would fill them in instead of requiring
+/// them.
 fn drop_defaults_of_required(fields: &mut Map<String, Value>) {
     let required = fields.get("required").cloned().unwrap_or_default();
     let Some(Value::Object(properties)) = fields.get_mut("properties") else { return };
@@ -229,7 +232,8 @@ fn drop_defaults_of_required(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Whether a value obeys the bounds of its schema. An API server refuses a whole CRD for one default that does not.
+/// Returns whether a value satisfies the bounds of its schema. kube-apiserver rejects the whole CRD if one
+/// default does not.
 fn is_within(value: &Value, schema: &Map<String, Value>) -> bool {
     let bound = |keyword: &str| schema.get(keyword).and_then(Value::as_f64);
     let between = |size: f64, least: &str, most: &str| {
@@ -251,7 +255,7 @@ fn is_within(value: &Value, schema: &Map<String, Value>) -> bool {
         }
 }
 
-/// What a field has anyway when it is left out.
+/// Returns whether a default equals the zero value that an omitted field has anyway.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,

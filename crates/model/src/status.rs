@@ -1,8 +1,8 @@
-//! What a node reports about itself and its endpoints.
+//! The status that a node reports about itself and its endpoints.
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A sign of life.
+/// Periodic liveness report of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// RFC 3339, UTC, whole seconds.
@@ -10,12 +10,12 @@ pub struct Heartbeat {
     /// In seconds.
     #[serde(default, serialize_with = "shortest")]
     pub uptime: f64,
-    /// Whether this is the first since the node's daemon started.
+    /// Whether this is the first report since the node's daemon started.
     #[serde(default)]
     pub first_update: bool,
 }
 
-/// Whether an endpoint works.
+/// The status of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointStatus {
     pub status: EndpointState,
@@ -29,7 +29,7 @@ pub enum EndpointState {
     Error,
 }
 
-/// The reference writes a whole number without a fraction.
+/// Serialises a whole number without a fraction, as Calico does.
 fn shortest<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() < EXACT {

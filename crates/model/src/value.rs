@@ -1,7 +1,8 @@
-//! What the store holds under a key, and its bytes.
+//! Values of datastore entries and their encoding.
 //!
-//! This is where an object as people see it and as it lies in the store differ: revision and self link are never
-//! stored, policies carry their name in an annotation, and older objects lack what is always there today.
+//! Handles the differences between an object as users see it and its stored form: the revision and self link
+//! are never stored, policies store their name in an annotation, and objects of older versions lack fields
+//! that are always set today.
 
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kinds::{DEFAULT_TIER, TIER_LABEL};
@@ -12,10 +13,10 @@ use crate::{Key, Kind, Resource};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value as Json, json};
 
-/// Keeps a policy's true name: its key may have another.
+/// Annotation with the name of a policy as the user gave it, which may differ from the name in its key.
 const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
-/// Anything that can be stored.
+/// The value of any datastore entry.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Resource(Resource),
@@ -26,13 +27,13 @@ pub enum Value {
     Heartbeat(Heartbeat),
     EndpointStatus(EndpointStatus),
     EndpointSlice(EndpointSlice),
-    /// Boxed: it would make every value larger.
+    /// Boxed, because it would make every value larger.
     Service(Box<Service>),
-    /// Under keys that are looked at but have no meaning here.
+    /// Uninterpreted bytes, under keys that are read but not decoded.
     Raw(Vec<u8>),
 }
 
-/// Why bytes are not the value of their key.
+/// Reasons why bytes cannot be decoded as the value of their key.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ValueError {
     #[error("not the JSON expected here: {0}")]
@@ -42,7 +43,7 @@ pub enum ValueError {
 }
 
 impl Value {
-    /// Reads what is stored under a key.
+    /// Decodes the bytes stored under a key.
     pub fn decode(key: &Key, bytes: &[u8]) -> Result<Value, ValueError> {
         Ok(match key {
             Key::Resource { kind, namespace, name } => {
@@ -63,7 +64,7 @@ impl Value {
         })
     }
 
-    /// The bytes to store.
+    /// Encodes the value for the store.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Value::Resource(resource) => write(&encode_resource(resource)),
@@ -91,13 +92,14 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
         .or_else(|error| last_of_each_field(bytes).ok_or_else(|| ValueError::Json(error.to_string())))
 }
 
-/// Reads what names a field more than once: the last counts, as it does for programs in Go. Serde's own readers refuse it.
+/// Decodes JSON with duplicate fields, which serde's derived deserialisers reject: the last occurrence wins,
+/// as in Go.
 fn last_of_each_field<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let json: Json = serde_json::from_slice(bytes).ok()?;
     serde_json::from_value(json).ok()
 }
 
-/// JSON with the escapes of the reference, which writes these characters so that a web page may hold them.
+/// Encodes JSON with the HTML-safe escapes of Go's encoder, as Calico stores it.
 fn write(value: &impl Serialize) -> Vec<u8> {
     let plain = serde_json::to_string(value).unwrap_or_default();
     let mut escaped = String::with_capacity(plain.len());
@@ -114,7 +116,7 @@ fn write(value: &impl Serialize) -> Vec<u8> {
     escaped.into_bytes()
 }
 
-/// Kinds whose stored name may not be the name people gave.
+/// Returns whether the stored name of objects of a kind may differ from the name that the user gave.
 pub fn is_renamed(kind: Kind) -> bool {
     matches!(
         kind,

@@ -1,10 +1,10 @@
-//! YAML as Go's tools print it: keys sorted, lists at the indentation of their key, strings quoted where any reader,
-//! old or new, would take them for something else.
+//! Prints YAML the way Go's YAML library does: keys sorted, lists at the indentation of their key, and
+//! strings quoted wherever a YAML 1.1 or 1.2 parser would read them as another type.
 
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
-/// A YAML document with sorted keys and a final newline.
+/// Renders a value as a YAML document with sorted keys and a final newline.
 pub fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
     match value {
@@ -22,7 +22,7 @@ fn indent(out: &mut String, depth: usize) {
     out.extend(std::iter::repeat_n("  ", depth));
 }
 
-/// Writes the fields, the first one where the cursor stands, the others on lines of their own at `depth`.
+/// Writes the fields of a mapping: the first at the cursor, each of the others on a new line at `depth`.
 fn mapping(out: &mut String, fields: &Map<String, Value>, depth: usize) {
     let mut sorted: Vec<(&String, &Value)> = fields.iter().collect();
     sorted.sort_by_key(|(key, _)| key.as_str());
@@ -68,7 +68,7 @@ fn sequence(out: &mut String, items: &[Value], depth: usize) {
     }
 }
 
-/// Longer keys than this must be announced by `?`.
+/// Maximum length of an implicit key. Longer keys need the explicit form with `?`.
 const MAX_SIMPLE_KEY: usize = 128;
 
 fn key_text(out: &mut String, key: &str, depth: usize) {
@@ -87,7 +87,7 @@ fn key_text(out: &mut String, key: &str, depth: usize) {
     out.push(':');
 }
 
-/// A scalar or an empty collection; `depth` is where the lines of a block begin.
+/// Writes a scalar or an empty collection; `depth` is the indentation of the lines of a block scalar.
 fn inline(out: &mut String, value: &Value, depth: usize) {
     match value {
         Value::String(text) if fits_block(text) => block(out, text, depth),
@@ -101,7 +101,7 @@ fn inline(out: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// Text of several lines that a literal block shows as it is.
+/// Returns whether a literal block scalar reproduces this multi-line text exactly.
 fn fits_block(text: &str) -> bool {
     text.contains('\n')
         && !needs_escapes(text)
@@ -121,7 +121,7 @@ fn block(out: &mut String, text: &str, depth: usize) {
     }
 }
 
-/// Characters that only a double-quoted scalar can carry.
+/// Returns whether the text contains characters that only a double-quoted scalar can represent.
 fn needs_escapes(text: &str) -> bool {
     text.chars().any(|c| {
         (c.is_control() && c != '\n')
@@ -158,7 +158,7 @@ fn one_line(out: &mut String, text: &str) {
     }
 }
 
-/// Whether the text can stand without quotes, in a block or in a flow.
+/// Returns whether the text is valid as a plain scalar, in both block and flow context.
 fn is_plain(text: &str) -> bool {
     const INDICATORS: &[char] = &[
         '-', '?', ':', ',', '[', ']', '{', '}', '#', '&', '*', '!', '|', '>', '\'', '"', '%', '@', '`', ' ',
@@ -172,7 +172,7 @@ fn is_plain(text: &str) -> bool {
         && !text.starts_with("...")
 }
 
-/// Whether some version of YAML takes the bare text for null, a boolean, a number or a date.
+/// Returns whether any YAML version reads the unquoted text as null, a boolean, a number or a date.
 fn reads_as_something_else(text: &str) -> bool {
     const WORDS: &[&str] =
         &["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nil", "~", "<<", "="];
@@ -185,8 +185,9 @@ fn reads_as_something_else(text: &str) -> bool {
         return true;
     }
     let first = unsigned.strip_prefix('.').unwrap_or(unsigned);
-    // Numbers in any base, with exponents, separators or sexagesimal parts, dates and times all begin with a digit
-    // and use few other characters; an address such as 10.0.0.0/8 has one that none of them has.
+    // Numbers in any base, with exponents, separators or sexagesimal parts, dates and times all begin with a
+    // digit and use only the characters below. An address such as 10.0.0.0/8 contains a character that none
+    // of them uses.
     first.starts_with(|c: char| c.is_ascii_digit())
         && (lower.starts_with("0x") && lower[2..].bytes().all(|b| b.is_ascii_hexdigit() || b == b'_')
             || lower.bytes().all(|b| {
@@ -195,7 +196,7 @@ fn reads_as_something_else(text: &str) -> bool {
             }) && !is_address_like(unsigned))
 }
 
-/// Three dots between digits: no number has that many.
+/// Returns whether the text consists of digits and more than one dot. No number has more than one dot.
 fn is_address_like(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit() || b == b'.') && text.bytes().filter(|b| *b == b'.').count() > 1
 }

@@ -1,4 +1,5 @@
-//! Bytes to documents and back: YAML and JSON, several documents in one file, arrays and lists.
+//! Converts between bytes and documents: parses YAML and JSON, splits files with several documents, and
+//! flattens arrays and lists into single objects.
 
 mod emit;
 
@@ -10,13 +11,13 @@ use std::fmt;
 
 pub use emit::to_yaml;
 
-/// A document larger than this is refused.
+/// Maximum size of a document in bytes. Larger documents are rejected.
 pub const MAX_DOCUMENT: usize = 10 << 20;
 
-/// No object of ours is nested anywhere near this deep, and a small stack holds it.
+/// Maximum nesting depth. No Calico object comes close to it, and parsing it fits into a small stack.
 const MAX_DEPTH: usize = 40;
 
-/// Why bytes are not documents.
+/// Reasons why input cannot be parsed into documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     #[error("document {document} is larger than 10 MB")]
@@ -29,7 +30,8 @@ pub enum CodecError {
     NotAnObject { line: usize, found: &'static str },
 }
 
-/// The objects in a file, in its order: documents separated by `---`, arrays and `<Kind>List`s taken apart.
+/// Returns the objects of a file in order: documents are separated by `---`, and arrays and `<Kind>List`s are
+/// flattened into their items.
 pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, CodecError> {
     let text = std::str::from_utf8(bytes).map_err(|e| CodecError::NotText { offset: e.valid_up_to() })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -43,13 +45,14 @@ pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, CodecError> {
     Ok(objects)
 }
 
-/// Indented by two, fields in the order they have.
+/// Renders a value as JSON, indented by two spaces, with the fields in their existing order.
 pub fn to_json(value: &Value) -> String {
-    // A tree of JSON values always prints.
+    // Serialising a tree of JSON values cannot fail.
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-/// Cuts at lines that begin with `---`; each part keeps its separator and knows the number of its first line.
+/// Splits the text at lines that begin with `---`. Each part keeps its separator and the number of its first
+/// line.
 fn split(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut first_line, mut offset) = (0, 1, 0);
@@ -70,7 +73,8 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
         column,
         message,
     };
-    // JSON is read as JSON where it is JSON, which is faster and keeps its own rules; `{a: b}` is left to YAML.
+    // Parse JSON with the JSON parser where possible: it is faster and applies JSON's own rules. YAML flow
+    // mappings such as `{a: b}` fall through to the YAML parser.
     if document.trim_start().starts_with(['{', '[']) {
         let mut deserializer = serde_json::Deserializer::from_str(document);
         match Strict(0).deserialize(&mut deserializer).and_then(|value| deserializer.end().map(|()| value)) {
@@ -92,7 +96,7 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
             max_total_replayed_events: 100_000,
         },
         duplicate_keys: DuplicateKeyPolicy::Error,
-        // What the reference's reader makes of 010.
+        // Calico's YAML parser reads 010 as octal.
         legacy_octal_numbers: true,
         with_snippet: false,
     };
@@ -103,10 +107,11 @@ fn parse(document: &str, first_line: usize) -> Result<Value, CodecError> {
     })
 }
 
-/// The parser's message without its place, which is relative to the document, and in words where it is not.
+/// Removes the position from a parser message, because it is relative to the document, and replaces messages
+/// about nesting limits with a readable one.
 fn explain(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
-    // Advice for whoever calls the library, not for whoever wrote the document.
+    // Strip the parser's hint about its own API: it does not help the author of the document.
     let message = message.split_once(", set DuplicateKeyPolicy").map_or(message, |(message, _)| message);
     if message.contains("Depth {") || message.contains("recursion limit") {
         return format!("nested more than {MAX_DEPTH} levels deep");
@@ -141,7 +146,7 @@ fn list_kind(object: &Map<String, Value>) -> Option<Kind> {
         .and_then(Kind::from_name)
 }
 
-/// Items of a typed list may leave out what the list says for all of them.
+/// Flattens the items of a typed list. Items may omit `kind` and `apiVersion`, which the list implies.
 fn flatten_list(
     kind: Kind,
     mut list: Map<String, Value>,
@@ -164,7 +169,7 @@ fn flatten_list(
     Ok(())
 }
 
-/// Reads a JSON value at some depth, refusing keys that occur twice and nesting beyond reason.
+/// Deserialises a JSON value at the given depth, rejecting duplicate keys and nesting beyond `MAX_DEPTH`.
 struct Strict(usize);
 
 impl<'de> DeserializeSeed<'de> for Strict {

@@ -68,7 +68,8 @@ fn documents_arrays_and_lists_come_apart_in_order() {
         documents(b"apiVersion: projectcalico.org/v3\nkind: TierList\n").unwrap(),
         Vec::<Value>::new()
     );
-    // Also lists within lists: what comes out is never a list, which would come apart when it is printed and read again.
+    // Nested lists are flattened as well: an item that is itself a list would be flattened when it is printed
+    // and read again.
     let text = "apiVersion: projectcalico.org/v3\nkind: TierList\nitems:\n- kind: TierList\n  items: [{metadata: {name: t1}}]\n\
                 - kind: TierList\n  item: {}\n- metadata: {name: t2}\n";
     let names = |all: Vec<Value>| all.iter().map(|v| v["metadata"]["name"].clone()).collect::<Vec<_>>();

@@ -1,19 +1,20 @@
-//! From JSON trees to types, with Go's tolerance: `null` is the zero value wherever it stands, and a number or a
-//! boolean where a string is wanted is its text (YAML makes `version: 1` a number).
+//! Deserialises JSON trees into types with the tolerance of Calico's Go code: `null` is the zero value of any
+//! type, and a number or a boolean is accepted as text where a string is expected (YAML parses `version: 1`
+//! as a number).
 
 use super::DecodeError;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{Deserialize, Deserializer, IntoDeserializer, Visitor};
 use serde_json::{Error, Value};
 
-/// One step from a value to a part of it.
+/// One step of a path from a value to a nested value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Key(String),
     Index(usize),
 }
 
-/// Reads a value, and says which fields of it the type does not have.
+/// Decodes a value and returns the paths of the fields that the type does not have.
 pub(super) fn decode<'de, T: Deserialize<'de>>(
     value: &'de Value,
 ) -> Result<(T, Vec<Vec<Step>>), DecodeError> {
@@ -43,7 +44,7 @@ fn steps(path: &serde_ignored::Path<'_>) -> Vec<Step> {
     }
 }
 
-/// `spec.ingress[0].sauce`.
+/// Formats a path: `spec.ingress[0].sauce`.
 pub(super) fn print(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {
@@ -87,7 +88,7 @@ impl<'de> Tolerant<'de> {
         }
     }
 
-    /// A whole number, also when it was written as `5.0`.
+    /// Decodes an integer, also when it is written as `5.0`.
     fn integer<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
             Value::Null => visitor.visit_u64(0),

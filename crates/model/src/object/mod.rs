@@ -1,4 +1,4 @@
-//! One resource of one kind: metadata, spec, status.
+//! A resource of one kind: metadata, spec and status.
 
 mod decode;
 mod unknown;
@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use decode::{decode, print};
 use unknown::Unknown;
 
-/// What every part of an object can do.
+/// The traits that every part of an object implements.
 pub trait Part:
     Serialize + DeserializeOwned + JsonSchema + Clone + Debug + Default + PartialEq + Send + Sync + 'static
 {
@@ -33,36 +33,36 @@ impl<T> Part for T where
 {
 }
 
-/// When an object of a kind has a `status` in its JSON.
+/// When the JSON of an object contains a `status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusForm {
-    /// The kind has none; use [`NoStatus`] as its type.
+    /// Never: the kind has no status; use [`NoStatus`] as its type.
     Absent,
-    /// When there is something in it.
+    /// Only if the status is not empty.
     WhenSet,
-    /// Even when it is empty.
+    /// Always, even if the status is empty.
     Always,
 }
 
-/// What makes a spec type a kind.
+/// A spec type together with its kind, status type, defaults and rules.
 pub trait Spec: Part {
     const KIND: Kind;
     type Status: Part;
     const STATUS: StatusForm;
 
-    /// Fills in what is stored when the user leaves it out.
+    /// Sets the defaults that are stored for omitted fields.
     fn set_defaults(_object: &mut Object<Self>) {}
 
-    /// Reports everything that is wrong beyond what the types already exclude. `at` is the top of the object.
+    /// Reports all violations that the types do not already exclude. `at` is the root of the object.
     fn check(_object: &Object<Self>, _at: &Checker<'_>) {}
 
-    /// Rules in the expression language of Kubernetes that look at more than one part of the object.
+    /// Returns CEL rules that refer to more than one part of the object.
     fn object_rules() -> Vec<Value> {
         Vec::new()
     }
 }
 
-/// The status of kinds that have none: reading one is like reading an unknown field.
+/// The status of kinds without one: a status in the input is treated as an unknown field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NoStatus {}
 
@@ -77,11 +77,11 @@ pub struct Object<S: Spec> {
     pub metadata: ObjectMeta,
     pub spec: S,
     pub status: S::Status,
-    /// What was read from the store and is not in our types.
+    /// Fields that were read from the store and that the types do not have.
     unknown: Option<Box<Unknown>>,
 }
 
-/// Why bytes are not a resource.
+/// Reasons why a value cannot be decoded into a resource.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DecodeError {
     #[error("unknown resource type ({kind}) and/or version ({version})")]
@@ -123,7 +123,7 @@ impl<S: Spec> Object<S> {
         Object { metadata, spec, ..Object::default() }
     }
 
-    /// The object as JSON, fields in the order in which the reference writes them.
+    /// Returns the object as JSON, with the fields in the order in which Calico writes them.
     pub fn to_value(&self) -> Value {
         let mut value = self.known_value();
         if let Some(unknown) = &self.unknown {
@@ -144,11 +144,11 @@ impl<S: Spec> Object<S> {
                 StatusForm::Always => Some(&self.status),
             },
         };
-        // Keys are strings and numbers are finite, so there is nothing that JSON could not hold.
+        // Cannot fail: map keys are strings and numbers are finite.
         serde_json::to_value(written).unwrap_or_default()
     }
 
-    /// Reads user input: fields that the kind does not have are an error that names them all.
+    /// Decodes user input. Unknown fields are an error that lists all of them.
     pub fn from_user(value: Value) -> Result<Self, DecodeError> {
         let (read, unknown) = decode::<Read<S>>(&value)?;
         if !unknown.is_empty() {
@@ -158,14 +158,14 @@ impl<S: Spec> Object<S> {
         Ok(Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None })
     }
 
-    /// Reads user input: fields that the kind does not have are left out, and named beside the object.
+    /// Decodes user input. Unknown fields are dropped and returned as a list of paths.
     pub fn from_user_tolerant(value: Value) -> Result<(Self, Vec<String>), DecodeError> {
         let (read, unknown) = decode::<Read<S>>(&value)?;
         let unknown = unknown.iter().map(|path| print(path)).collect();
         Ok((Object { metadata: read.metadata, spec: read.spec, status: read.status, unknown: None }, unknown))
     }
 
-    /// Reads what a store holds: fields that the kind does not have are kept aside and written back.
+    /// Decodes a stored object. Unknown fields are kept and written back.
     pub fn from_store(value: Value) -> Result<Self, DecodeError> {
         let (read, paths) = decode::<Read<S>>(&value)?;
         let mut object =
@@ -177,12 +177,12 @@ impl<S: Spec> Object<S> {
         Ok(object)
     }
 
-    /// Fills in what is stored when the user leaves it out.
+    /// Sets the defaults that are stored for omitted fields.
     pub fn set_defaults(&mut self) {
         S::set_defaults(self);
     }
 
-    /// Every rule of the kind; all failures together.
+    /// Checks every rule of the kind and returns all violations together.
     pub fn validate(&self) -> Result<(), ValidationError> {
         Checker::run(|at| {
             self.metadata.check(S::KIND, &at.field("metadata"));

@@ -103,7 +103,7 @@ fn unknown_fields_of_the_store_survive() {
     assert_eq!(written["spec"]["inner"], json!({"name": "i", "tint": true}));
     assert_eq!(written["spec"]["steps"], original["spec"]["steps"]);
 
-    // A list that changed: only elements that are still what they were get their fields back.
+    // In a changed list, only elements whose known part is unchanged get their unknown fields back.
     object.spec.steps.remove(0);
     assert_eq!(object.to_value()["spec"]["steps"], json!([{"name": "b"}]));
     object.spec.steps.insert(0, SampleStep { name: "a".into(), ..SampleStep::default() });

@@ -1,11 +1,11 @@
-//! Fields that an object in the store has and our types do not: kept aside when it is read, put back when it is
-//! written, so that an older version never strips what a newer one stored.
+//! Preserves fields of stored objects that our types do not have: they are set aside on reading and restored
+//! on writing, so that an older version never strips fields that a newer one stored.
 
 use super::decode::Step;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The unknown fields at one place of an object and below it.
+/// The unknown fields of one value and of its children.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Unknown {
     fields: Map<String, Value>,
@@ -13,8 +13,8 @@ pub(super) struct Unknown {
     elements: BTreeMap<usize, Element>,
 }
 
-/// Unknown fields inside an element of a list, with the known part that the element had: when that changes, the
-/// place in the list may by now belong to something else, and the fields are not put back.
+/// Unknown fields inside a list element, together with the known part of that element. If the known part has
+/// changed, the index may refer to a different element, so the unknown fields are not restored.
 #[derive(Clone, Debug, PartialEq)]
 struct Element {
     known: Value,
@@ -22,7 +22,7 @@ struct Element {
 }
 
 impl Unknown {
-    /// Collects the values at `paths` of `original`; `known` is the object as our types write it.
+    /// Collects the values at `paths` of `original`; `known` is the object as our types serialise it.
     pub(super) fn collect(paths: &[Vec<Step>], original: &Value, known: &Value) -> Unknown {
         let mut unknown = Unknown::default();
         for path in paths {
@@ -61,7 +61,7 @@ impl Unknown {
         }
     }
 
-    /// Puts the fields back into `value`, the object as our types write it now.
+    /// Restores the unknown fields in `value`, the object as our types serialise it now.
     pub(super) fn restore(&self, value: &mut Value) {
         for (index, element) in &self.elements {
             if let Some(value) = value.get_mut(index).filter(|value| **value == element.known) {
@@ -73,8 +73,8 @@ impl Unknown {
         }
         let Value::Object(object) = value else { return };
         for (key, child) in &self.children {
-            // A part that is left out when it is empty comes back for the sake of what is unknown in it, unless that
-            // part was a list or a scalar.
+            // An object that is omitted because it is empty is re-created to hold its unknown fields. A list
+            // or a scalar is not.
             match object.get_mut(key) {
                 Some(value) => child.restore(value),
                 None if child.elements.is_empty() => {

@@ -1,4 +1,5 @@
-//! What an API server would say to an object, by its schema and by the admission policies: enough of it to hold them against our rules.
+//! Evaluates schemas and admission policies the way kube-apiserver does, to the extent needed to compare them
+//! with the validation rules of the types. Used by tests only.
 
 use super::{Duration, Kind, Resource, admission_policies, json_schema};
 use cel::ExecutionError;
@@ -12,8 +13,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Rules that neither the schemas nor the admission policies have, by kind and path; docs/kubernetes.md says why. Other metadata is
-/// Kubernetes' own.
+/// Returns whether a rule of the types exists in neither the schemas nor the admission policies, by kind and
+/// path; docs/kubernetes.md explains why. Kubernetes itself validates the remaining metadata.
 fn is_left_out(kind: Kind, path: &str, reason: &str) -> bool {
     match (kind, path) {
         (Kind::BlockAffinity, "Spec.Deleted") => true,
@@ -35,8 +36,9 @@ fn is_left_out(kind: Kind, path: &str, reason: &str) -> bool {
     }
 }
 
-/// How the verdict of an API server with our CRDs and admission policies differs from that of the types, if it does. An object that the
-/// types accept is judged as they would write it.
+/// Returns how the verdict of a kube-apiserver with our CRDs and admission policies differs from that of the
+/// types, if it does. An object that the types accept is evaluated in the form in which the types serialise
+/// it.
 pub(crate) fn disagreement(object: &Value) -> Option<String> {
     thread_local! {
         static POLICIES: Vec<Value> = admission_policies("v1");
@@ -76,7 +78,7 @@ pub(crate) fn disagreement(object: &Value) -> Option<String> {
         .map(|failure| format!("Kubernetes accepts {object}: {failure}"))
 }
 
-/// Puts in the defaults of a schema, as Kubernetes does before it looks at anything.
+/// Applies the defaults of a schema, as Kubernetes does before validation.
 fn fill_in(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -94,14 +96,14 @@ fn fill_in(schema: &Value, value: &mut Value) {
     }
 }
 
-/// Everything in `value` that `schema` forbids.
+/// Returns every violation of `schema` in `value`.
 pub(crate) fn refusals(schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     visit("", schema, value, &mut found);
     found
 }
 
-/// Everything in an object that the admission policies refuse when it is created.
+/// Returns every violation of the admission policies when the object is created.
 pub(crate) fn policy_refusals(policies: &[Value], plural: &str, object: &Value) -> Vec<String> {
     let applies = |policy: &&Value| {
         let rule = &policy["spec"]["matchConstraints"]["resourceRules"][0];
@@ -126,7 +128,7 @@ fn visit(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
     found.extend(reasons(schema, value).into_iter().map(|reason| format!("{path}: {reason}")));
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         let expression = rule["rule"].as_str().unwrap_or_default();
-        // There is no object before this one.
+        // Transition rules do not apply on creation: there is no old object.
         if expression.contains("oldSelf") {
             continue;
         }
@@ -154,7 +156,7 @@ fn visit(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What the keywords of one schema forbid; those of its parts are for others to look at.
+/// Returns the violations of the keywords of this schema alone; the caller visits nested schemas.
 fn reasons(schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut refuse = |reason: String| found.push(reason);
@@ -219,7 +221,7 @@ fn reasons(schema: &Value, value: &Value) -> Vec<String> {
     found
 }
 
-/// Whether a value fits a schema within a schema, which has no rules.
+/// Returns whether a value satisfies a schema nested in `allOf` or `anyOf`, which has no CEL rules.
 fn fits_nested(schema: &Value, value: &Value) -> bool {
     let properties = schema["properties"].as_object().into_iter().flatten();
     reasons(schema, value).is_empty()
@@ -237,7 +239,8 @@ thread_local! {
     static PROGRAMS: RefCell<HashMap<String, Rc<cel::Program>>> = RefCell::default();
 }
 
-/// Patterns are many objects' and costly to compile.
+/// Matches a text against a pattern. Compiled patterns are cached: they are expensive to compile and shared
+/// by many objects.
 fn is_match(pattern: &str, text: &str) -> Result<bool, String> {
     let compiled = PATTERNS.with_borrow_mut(|patterns| {
         let compile = || Regex::new(pattern).ok().map(Rc::new);
@@ -246,13 +249,13 @@ fn is_match(pattern: &str, text: &str) -> Result<bool, String> {
     compiled.map(|compiled| compiled.is_match(text)).ok_or_else(|| "not a regular expression".to_owned())
 }
 
-/// Whether an expression is true of a value that it knows by this name.
+/// Evaluates a CEL expression in which the value is bound to `name`.
 pub(crate) fn holds(expression: &str, name: &str, value: &Value) -> Result<bool, String> {
     let program = PROGRAMS.with_borrow_mut(|programs| -> Result<_, String> {
         if let Some(program) = programs.get(expression) {
             return Ok(Rc::clone(program));
         }
-        // Kubernetes writes fields named like keywords this way.
+        // Kubernetes escapes field names that are CEL keywords this way.
         let plain = expression.replace("__namespace__", "namespace");
         let program = Rc::new(cel::Program::compile(&plain).map_err(|error| error.to_string())?);
         programs.insert(expression.to_owned(), Rc::clone(&program));
@@ -267,7 +270,8 @@ pub(crate) fn holds(expression: &str, name: &str, value: &Value) -> Result<bool,
     }
 }
 
-/// Those of Kubernetes. Networks and addresses are texts here; spans of time are numbers of nanoseconds.
+/// Registers Kubernetes' CEL functions. Networks and addresses are represented as strings, durations as
+/// nanoseconds.
 fn add_functions(context: &mut cel::Context<'_, '_>) -> Result<(), cel::DeclarationError> {
     let failed = |name: &'static str, text: &str| ExecutionError::function_error(name, text);
     context.add_function("matches", move |This(text): This<Arc<String>>, pattern: Arc<String>| {
@@ -310,12 +314,12 @@ fn add_functions(context: &mut cel::Context<'_, '_>) -> Result<(), cel::Declarat
     })
 }
 
-/// Kubernetes takes no IPv4 address in the form of an IPv6 address.
+/// Parses an address. Like Kubernetes, rejects IPv4-mapped IPv6 addresses.
 fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().filter(|address| !matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()))
 }
 
-/// Nor bits with a leading zero.
+/// Parses a network. Like Kubernetes, also rejects prefix lengths with leading zeros.
 fn network(text: &str) -> Option<IpNet> {
     let network: IpNet = text.parse().ok()?;
     let has_plain_bits = text.ends_with(&format!("/{}", network.prefix_len()));

@@ -1,5 +1,6 @@
-//! Regular expressions (RE2) of the texts that fields hold: names, addresses, numbers and selectors. A pattern costs nothing of the
-//! budget that Kubernetes has for rules in CEL, so whatever one field shows by itself is checked here.
+//! Regular expressions (RE2) for the syntax of string fields: names, addresses, numbers and selectors.
+//! Patterns do not count against the CEL cost budget of Kubernetes, so every rule about a single field is
+//! checked here if possible.
 
 use crate::scalar::Protocol;
 use crate::selector::{MAX_KEY_LEN, MAX_NESTING};
@@ -7,24 +8,24 @@ use crate::selector::{MAX_KEY_LEN, MAX_NESTING};
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 const GROUP: &str = "[0-9a-fA-F]{1,4}";
 const LABEL: &str = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?";
-/// Kubernetes' text of labels: up to 63 characters.
+/// The characters of a Kubernetes label value or name: up to 63.
 const LABEL_TEXT: &str = "[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?";
-/// Up to 15 characters, which is for the length to say.
+/// Port name. `maxLength` limits it to 15 characters.
 const PORT_NAME: &str = "(?:[0-9]+-)*[0-9]*[a-z][a-z0-9]*(?:-[a-z0-9]+)*";
 const V4_BITS: &str = "(?:[0-9]|[12][0-9]|3[0-2])";
 const V6_BITS: &str = "(?:[0-9]|[1-9][0-9]|1[01][0-9]|12[0-8])";
 
-/// All of a text.
+/// Anchors the pattern so that it matches the whole text.
 pub(crate) fn whole(pattern: &str) -> String {
     format!("^(?:{pattern})$")
 }
 
-/// All of a text, or nothing.
+/// Anchors the pattern so that it matches the whole text or the empty string.
 pub(crate) fn optional(pattern: &str) -> String {
     format!("^(?:{pattern})?$")
 }
 
-/// Decimal numbers from 1 to `max`, without leading zeros.
+/// Returns a pattern for decimal numbers from 1 to `max`, without leading zeros.
 pub(crate) fn positive(max: u64) -> String {
     let digits = max.to_string();
     let shorter = match digits.len() {
@@ -38,7 +39,7 @@ pub(crate) fn positive(max: u64) -> String {
     format!("(?:{})", alternatives.join("|"))
 }
 
-/// Numbers of as many digits as `max` that are not above it.
+/// Returns patterns for numbers with the same number of digits as `max` that do not exceed it.
 fn of_same_length(max: &[u8], first: u8) -> Vec<String> {
     let Some((&digit, rest)) = max.split_first() else { return Vec::new() };
     let range = |last: u8| match first == last {
@@ -60,7 +61,7 @@ fn of_same_length(max: &[u8], first: u8) -> Vec<String> {
     found
 }
 
-/// Decimal numbers up to `max`, also with leading zeros.
+/// Returns a pattern for decimal numbers up to `max`, with optional leading zeros.
 fn decimal(max: u64) -> String {
     format!("0*(?:0|{})", positive(max))
 }
@@ -72,7 +73,7 @@ pub(crate) fn ipv4() -> String {
 pub(crate) fn ipv6() -> String {
     let v4 = ipv4();
     let mut forms = vec![format!("(?:{GROUP}:){{7}}{GROUP}"), format!("(?:{GROUP}:){{6}}{v4}")];
-    // `::` stands for one group at least.
+    // `::` replaces at least one group.
     for before in 0..=7 {
         let head = match before {
             0 => "::".to_owned(),
@@ -105,7 +106,7 @@ pub(crate) fn network() -> String {
     format!("{}|{}", ipv4_network(), ipv6_network())
 }
 
-/// A network that is not every address of its family.
+/// Returns a pattern for networks other than all addresses of a family.
 pub(crate) fn part_network() -> String {
     format!("{}/(?:[1-9]|[12][0-9]|3[0-2])|{}/(?:[1-9][0-9]?|1[01][0-9]|12[0-8])", ipv4(), ipv6())
 }
@@ -122,23 +123,23 @@ pub(crate) fn ipv6_network_or_address() -> String {
     format!("{}(?:/{V6_BITS})?", ipv6())
 }
 
-/// An address, or an address and a port.
+/// Returns a pattern for an address with an optional port.
 pub(crate) fn peer_address() -> String {
     let (v4, v6, port) = (ipv4(), ipv6(), format!("0*{}", positive(65535)));
     format!(r"{v4}(?::{port})?|{v6}|\[{v6}\]:{port}")
 }
 
-/// Labels joined by dots: up to 253 characters, which is for the length to say.
+/// Returns a pattern for labels joined by dots. `maxLength` limits it to 253 characters.
 pub(crate) fn dotted_name() -> String {
     format!(r"{LABEL}(?:\.{LABEL})*")
 }
 
-/// A label of up to `max` characters.
+/// Returns a pattern for a label of up to `max` characters.
 pub(crate) fn label(max: usize) -> String {
     format!("[a-z0-9](?:[-a-z0-9]{{0,{}}}[a-z0-9])?", max - 2)
 }
 
-/// A name with at most one dot.
+/// Returns a pattern for a name with at most one dot.
 pub(crate) fn policy_name() -> String {
     format!(r"{LABEL}(?:\.{LABEL})?")
 }
@@ -147,12 +148,12 @@ pub(crate) fn label_value() -> String {
     optional(LABEL_TEXT)
 }
 
-/// Kubernetes' qualified name. The length of its prefix is for `QUALIFIED_LENGTHS` to say.
+/// Returns a pattern for a Kubernetes qualified name. `QUALIFIED_LENGTHS` limits the length of its prefix.
 pub(crate) fn qualified_name() -> String {
     format!("(?:{}/)?{LABEL_TEXT}", dotted_name())
 }
 
-/// The same, in any case.
+/// Returns a pattern for a qualified name that may also contain upper-case letters.
 pub(crate) fn annotation_key() -> String {
     let label = "[A-Za-z0-9](?:[-A-Za-z0-9]*[A-Za-z0-9])?";
     format!(r"(?:{label}(?:\.{label})*/)?{LABEL_TEXT}")
@@ -160,58 +161,60 @@ pub(crate) fn annotation_key() -> String {
 
 pub(crate) const QUALIFIED_LENGTHS: &str = "^(?:[^/]{1,253}/)?[^/]{1,63}$";
 
-/// An interface by its name, or `*` for all.
+/// An interface name, or `*` for all interfaces.
 pub(crate) const INTERFACE: &str = r"\*|[a-zA-Z0-9_.-]{1,15}";
-/// Interfaces by a name in which `*` stands for any text, but not alone.
+/// An interface name in which `*` matches any text; `*` alone is not allowed.
 pub(crate) const INTERFACE_GLOB: &str = r"[a-zA-Z0-9_.-][a-zA-Z0-9_.*-]{0,14}|\*[a-zA-Z0-9_.*-]{1,14}";
-/// The name of a port of an endpoint.
+/// The name of an endpoint's port.
 pub(crate) const ENDPOINT_PORT_NAME: &str = "[a-zA-Z0-9_.-]{1,128}";
 pub(crate) const DSCP: &str = "DF|EF|AF[1-4][1-3]|CS[0-6]|[0-9]|[1-5][0-9]|6[0-3]";
 /// The path of a URL without query and fragment.
 pub(crate) const URL_PATH: &str = "/[^?# ]*";
 
-/// Two numbers of 16 bits or three of 32 bits.
+/// Returns a pattern for a BGP community: two 16-bit numbers or three 32-bit numbers.
 pub(crate) fn community() -> String {
     let (short, long) = (decimal(65535), decimal(u32::MAX.into()));
     format!("{short}:{short}|{long}:{long}:{long}")
 }
 
-/// A number, a range or a name of ports. That a range does not end before it begins is not for a pattern to say.
+/// Returns a pattern for a port number, range or name. A pattern cannot check that the range does not end
+/// before it begins.
 pub(crate) fn port() -> String {
     format!("{PORT_NAME}|{}", port_numbers())
 }
 
-/// A number or a range of ports.
+/// Returns a pattern for a port number or range.
 pub(crate) fn port_numbers() -> String {
     let number = positive(65535);
     format!("{number}(?::{number})?")
 }
 
-/// The name of a port, or something that is no number.
+/// Returns a pattern for the name of a port.
 pub(crate) fn port_name() -> String {
     whole(PORT_NAME)
 }
 
-/// A number or a name of a port.
+/// Returns a pattern for a port number or name.
 pub(crate) fn single_port() -> String {
     format!("{PORT_NAME}|{}", positive(65535))
 }
 
-/// A protocol that a rule may name.
+/// Returns a pattern for a protocol in a rule.
 pub(crate) fn protocol() -> String {
     let names: Vec<&str> = Protocol::NAMES.iter().map(|(name, _)| *name).collect();
     format!("{}|{}", names.join("|"), positive(255))
 }
 
-/// Where `global()` may stand in a selector.
+/// Where `global()` is allowed in a selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GlobalTerm {
     Nowhere,
     Alone,
 }
 
-/// Patterns that a text matches all of if it is a selector. A pattern cannot count parentheses, but it can follow them to a depth. The
-/// first checks the sequence of terms and operators, the others that it does not begin with an operator and that parentheses match.
+/// Returns patterns that a text matches all of if it is a selector. A pattern cannot count parentheses, but
+/// it can follow them to a fixed depth. The first pattern checks the sequence of terms and operators, the
+/// second that it does not begin with an operator, and the third that parentheses match.
 pub(crate) fn selector(global: GlobalTerm) -> [String; 3] {
     let key = format!("[a-zA-Z0-9_./-]{{1,{MAX_KEY_LEN}}}");
     let text = r#"(?:'[^']*'|"[^"]*")"#;
@@ -306,7 +309,7 @@ mod tests {
         "\n",
     ];
 
-    /// What the parser accepts, mostly: parts of it put together by its rules.
+    /// Generates mostly valid expressions, composed by the rules of the grammar.
     fn expression() -> impl Strategy<Value = String> {
         let term = select(vec![
             "has(a)",
@@ -406,7 +409,8 @@ mod tests {
 
         #[test]
         fn ports_and_protocols_are_what_rules_accept(text in "[0-9]{0,6}|[0-9]{1,5}:[0-9]{1,5}|[a-z0-9-]{0,17}|[A-Za-z]{3,7}") {
-            // Leading zeros do not survive: what is written has none. The order of a range is no pattern's.
+            // Leading zeros are lost when a port is parsed and printed. A pattern cannot check the order of a
+            // range.
             let port = text.parse::<Port>().ok().filter(|port| passes(|at| at.port(port)));
             let fits = PORT.is_match(&text) && text.len() <= 15;
             match port {

@@ -1,5 +1,5 @@
-//! What an API server does to objects before it stores them, where they are custom resources of projectcalico.org/v3: admission
-//! policies that fill in what a schema cannot, that check what a schema cannot, and that keep the built-in tiers.
+//! Generates the admission policies for projectcalico.org/v3 custom resources: they set defaults and check
+//! rules that a CRD schema cannot express, and prevent the deletion of the built-in tiers.
 
 use super::patterns::{self, QUALIFIED_LENGTHS, whole};
 use super::{GROUP, VERSION};
@@ -16,8 +16,8 @@ const TIERED: [Kind; 4] = [
 ];
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
-/// The policies and their bindings. `version` is that in which the API server has policies that change objects: `v1beta1` in
-/// Kubernetes 1.34 and 1.35, `v1` from 1.36 on.
+/// Returns the policies and their bindings. `version` is the API version of MutatingAdmissionPolicy:
+/// `v1beta1` in Kubernetes 1.34 and 1.35, `v1` since 1.36.
 pub fn admission_policies(version: &str) -> Vec<Value> {
     let mut objects = Vec::new();
     for (name, kinds, conditions, variables, patches) in [tier_label(), types()] {
@@ -66,12 +66,13 @@ fn denial(policy: &str) -> Value {
     json!({"policyName": policy, "validationActions": ["Deny"]})
 }
 
-/// Name, kinds, condition, and expressions with their messages. These are the rules that a schema cannot have: about the keys of maps, about
-/// labels of the object, and those that would cost more than Kubernetes admits for the longest lists.
+/// Name, kinds, condition, and expressions with their messages. These are the rules that a schema cannot
+/// express: rules about keys of maps and about labels of the object, and rules whose estimated CEL cost
+/// exceeds the limit of Kubernetes for the longest lists.
 type Validation = (&'static str, Vec<Kind>, String, Vec<(String, &'static str)>);
 
-/// Whether one of these fields of the spec is new, changed or removed. Others can be changed while these stay as they were stored, as with rules
-/// of schemas.
+/// Returns an expression that is true if one of these fields of the spec was added, changed or removed. As
+/// with CEL ratcheting in schemas, other fields can be updated while these keep invalid stored values.
 fn changed(fields: &[&str]) -> String {
     let differs = |field: &&str| {
         let (new, old) = (format!("object.spec.{field}"), format!("oldObject.spec.{field}"));
@@ -81,7 +82,7 @@ fn changed(fields: &[&str]) -> String {
     format!("oldObject == null || !has(oldObject.spec) || !has(object.spec) || {}", fields.join(" || "))
 }
 
-/// A list of the object, empty if it is not there.
+/// Returns an expression for a list of the object that is empty if the list is absent.
 fn listed(parents: &[&str], list: &str) -> String {
     let path = parents.join(".");
     let has: Vec<String> =
@@ -93,7 +94,7 @@ fn in_quotes(pattern: &str) -> String {
     format!("'{}'", pattern.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// An expression that is true when the keys of a map have the form of Kubernetes' labels.
+/// Returns an expression that is true if the keys of a map are valid Kubernetes qualified names.
 fn keys_fit(map: &str, pattern: &str) -> String {
     format!(
         "{map}.all(k, k.matches({}) && k.matches({}))",
@@ -197,10 +198,10 @@ fn templates() -> Validation {
     ("templates.hostendpoint.projectcalico.org", kinds, changed(&["controllers"]), checks)
 }
 
-/// Name, kinds, conditions, variables and the patches to make.
+/// Name, kinds, conditions, variables and the JSON patches to apply.
 type Mutation = (&'static str, Vec<Kind>, Vec<(&'static str, String)>, Vec<(&'static str, String)>, String);
 
-/// A policy says its tier, in its label too, by which it can be selected.
+/// Sets the tier of a policy and the label by which policies of a tier can be selected.
 fn tier_label() -> Mutation {
     let tier =
         "has(object.spec) && has(object.spec.tier) && object.spec.tier != '' ? object.spec.tier : 'default'";
@@ -215,8 +216,8 @@ fn tier_label() -> Mutation {
     ("tierlabel.policy.projectcalico.org", TIERED.to_vec(), Vec::new(), variables, patches)
 }
 
-/// Which directions a policy is about follows from its rules, if it does not say so. One with the rules of Kubernetes' own policies is
-/// always about what comes in, as those are.
+/// Derives the omitted policy types from the rules. As in Kubernetes, a staged Kubernetes policy always
+/// applies to ingress.
 fn types() -> Mutation {
     let kubernetes = Kind::StagedKubernetesNetworkPolicy;
     let is_kubernetes = format!("request.resource.resource == '{}'", kubernetes.plural());
@@ -228,7 +229,7 @@ fn types() -> Mutation {
             ),
         ),
         (
-            // It has nothing but its name.
+            // A staged deletion consists of its name only.
             "not-a-deletion",
             "!has(object.spec) || !has(object.spec.stagedAction) || object.spec.stagedAction != 'Delete'"
                 .to_owned(),

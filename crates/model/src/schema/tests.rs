@@ -81,7 +81,8 @@ fn check(path: &str, schema: &Value, problems: &mut Vec<String>) {
     }
 }
 
-/// A schema within a schema says nothing of fields that the schema itself does not have, and has values only to forbid.
+/// Checks a schema nested in `allOf` or `anyOf`: it must not mention fields that the outer schema does not
+/// have, and may only contain keywords that restrict values.
 fn check_nested(path: &str, nested: &Value, schema: &Value, problems: &mut Vec<String>) {
     const VALUES: [&str; 10] = [
         "anyOf",
@@ -129,7 +130,7 @@ fn every_schema_is_structural() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Every schema within a schema that has a default, with its path.
+/// Collects every nested schema that has a default, with its path.
 fn with_defaults(path: &str, schema: &Value, found: &mut Vec<(String, Value)>) {
     if schema.get("default").is_some() {
         found.push((path.to_owned(), schema.clone()));
@@ -144,7 +145,7 @@ fn with_defaults(path: &str, schema: &Value, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// An API server refuses the CRD otherwise.
+/// Otherwise kube-apiserver rejects the CRD.
 #[test]
 fn every_default_obeys_its_own_schema() {
     let mut seen = 0;
@@ -224,7 +225,7 @@ fn crds_are_named_and_scoped_by_the_table() {
     }
 }
 
-/// `kubectl apply` keeps the whole object in an annotation of the object.
+/// `kubectl apply` stores the whole object in an annotation of the object.
 #[test]
 fn crds_fit_into_an_annotation() {
     const MAX_ANNOTATION_BYTES: usize = 262_144;
