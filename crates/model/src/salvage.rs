@@ -54,7 +54,8 @@ fn leave_out(json: &mut Json, path: &str) -> Option<()> {
     }
     let steps = steps(path);
     match (steps.get(1), steps.get(2)) {
-        // Without `types` the policy applies to the directions that its rules imply.
+        // A Calico policy without `types` applies to both directions, a Kubernetes policy to those that its
+        // rules imply.
         (Some(Step::Key("types" | "policyTypes")), _) => remove(json, &steps[..2]),
         (Some(Step::Key(direction @ ("ingress" | "egress"))), Some(Step::Index(index))) => {
             let rule = json.get_mut("spec")?.get_mut(direction)?.get_mut(index)?;

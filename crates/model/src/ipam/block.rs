@@ -1,7 +1,9 @@
-//! What can be done with one block: take addresses out, put them back, and the passage of time in between.
+//! Operations on one IPAM block: allocating and releasing addresses, and ending the cooldown of released
+//! ones.
 //!
-//! A block comes from a store that others write too. Whatever it says, nothing here panics, and an address is
-//! handed out only if the block says twice that it is free: by an empty allocation and by its place in the queue.
+//! Blocks come from a store that other programs write too. No block content makes this code panic, and an
+//! address is allocated only if the block records it as free twice: by an empty allocation and by its entry
+//! in the queue of free addresses.
 
 use super::owner::{Holder, HostReserved, Owner, WINDOWS_RESERVED_HANDLE, attribute};
 use super::reservation::Reservations;
@@ -13,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Why a block could not do what it was asked to.
+/// Reasons why an operation on a block failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     #[error("{address} is not in the block")]
@@ -33,18 +35,18 @@ pub enum BlockError {
 pub struct Allocation<'a> {
     pub address: IpAddr,
     pub block: &'a Block,
-    /// Absent if the block is broken.
+    /// Absent if the block is corrupt.
     pub record: Option<&'a AllocationAttribute>,
     pub sequence_number: u64,
 }
 
-/// An address to give back, and what must be true of it.
+/// An address to release, with optional preconditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     pub address: IpAddr,
-    /// It is only given back if it belongs to this handle.
+    /// Release the address only if it belongs to this handle.
     pub handle: Option<String>,
-    /// It is only given back if it was taken by the write with this number.
+    /// Release the address only if it was allocated by the write with this sequence number.
     pub sequence_number: Option<u64>,
 }
 
@@ -68,17 +70,18 @@ impl Allocation<'_> {
     }
 }
 
-/// What giving back came to.
+/// The result of a release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     pub addresses: Vec<IpAddr>,
-    /// Asked for but free, cooling down, or not in the block at all.
+    /// Addresses of the request that are free, cooling down, or not in the block at all.
     pub unallocated: Vec<IpAddr>,
-    /// How many addresses each handle lost.
+    /// The number of addresses released per handle.
     pub handles: BTreeMap<String, u32>,
 }
 
-/// A block just claimed: everything free except what the host keeps for itself.
+/// Returns a newly claimed block in which everything is free except the addresses that the host reserves for
+/// itself.
 pub fn fresh(cidr: IpNet, owner: &Owner, reserved: Option<&HostReserved>, now: Timestamp) -> Block {
     let size = u32::try_from(space::size(&cidr)).unwrap_or(u32::MAX);
     let mut block = Block {
@@ -102,7 +105,8 @@ pub fn fresh(cidr: IpNet, owner: &Owner, reserved: Option<&HostReserved>, now: T
     block
 }
 
-/// Frees what was given back longer ago than the cooldown, and forgets records nothing refers to.
+/// Frees addresses that were released longer ago than the cooldown, and removes unreferenced attribute
+/// records.
 pub fn thaw(block: &mut Block, cooldown_seconds: u32, now: Timestamp) {
     let limit = i64::from(cooldown_seconds);
     let thawed = |record: &AllocationAttribute| {
@@ -122,12 +126,13 @@ pub fn thaw(block: &mut Block, cooldown_seconds: u32, now: Timestamp) {
     forget_unused_records(block);
 }
 
-/// How many addresses could be handed out now.
+/// Returns the number of addresses that can be allocated now.
 pub fn free(block: &Block, reservations: &Reservations) -> usize {
     block.unallocated.iter().filter(|ordinal| is_available(block, **ordinal, reservations)).count()
 }
 
-/// Whether nobody but the host itself has an address in it; one that cools down counts as taken.
+/// Returns whether the block has no allocations other than the host's reserved addresses. Addresses that are
+/// cooling down count as allocated.
 pub fn is_empty(block: &Block) -> bool {
     block.allocations.iter().flatten().all(|index| {
         block
@@ -141,7 +146,7 @@ pub fn belongs_to(block: &Block, owner: &Owner) -> bool {
     block.owner() == Some((owner.affinity, owner.name.as_str()))
 }
 
-/// Takes up to `count` addresses from the head of the queue, passing over reserved ones.
+/// Allocates up to `count` addresses from the head of the queue, skipping reserved ones.
 pub fn allocate(
     block: &mut Block,
     count: usize,
@@ -154,7 +159,7 @@ pub fn allocate(
     hand_out(block, &ordinals, holder)
 }
 
-/// Takes this address, reserved or not.
+/// Allocates this address, even if it is reserved.
 pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> Result<(), BlockError> {
     let ordinal = space::ordinal(&block.cidr, address).ok_or(BlockError::NotInBlock { address })?;
     let free = block.allocations.get(ordinal as usize).is_some_and(Option::is_none)
@@ -166,7 +171,7 @@ pub fn allocate_address(block: &mut Block, address: IpAddr, holder: &Holder) -> 
     Ok(())
 }
 
-/// Gives addresses back: all whose conditions hold, or none if one does not.
+/// Releases addresses: all of them if every precondition holds, otherwise none.
 pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<Released, BlockError> {
     let mut released = Released::default();
     let mut ordinals = BTreeSet::new();
@@ -205,14 +210,14 @@ pub fn release(block: &mut Block, wanted: &[Release], now: Timestamp) -> Result<
     Ok(released)
 }
 
-/// Gives back every address of a handle.
+/// Releases every address of a handle.
 pub fn release_handle(block: &mut Block, handle: &str, now: Timestamp) -> Vec<IpAddr> {
     let ordinals: BTreeSet<u32> = held_by(block, handle).collect();
     cool_down(block, &ordinals, now);
     ordinals.into_iter().filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
 }
 
-/// Every allocated address of a block, cooling ones included.
+/// Returns every allocated address of a block, including those that are cooling down.
 pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
     (0u32..).zip(&block.allocations).filter_map(|(ordinal, index)| {
         Some(Allocation {
@@ -224,7 +229,7 @@ pub fn allocations(block: &Block) -> impl Iterator<Item = Allocation<'_>> {
     })
 }
 
-/// What is wrong inside a block.
+/// Returns the inconsistencies of a block.
 pub fn faults(block: &Block, now: Timestamp) -> Vec<String> {
     let mut faults = Vec::new();
     let size = space::size(&block.cidr);
@@ -268,22 +273,22 @@ pub fn faults(block: &Block, now: Timestamp) -> Vec<String> {
     faults
 }
 
-/// The addresses of a handle.
+/// Returns the addresses of a handle.
 pub fn addresses_of(block: &Block, handle: &str) -> Vec<IpAddr> {
     held_by(block, handle).filter_map(|ordinal| space::address(&block.cidr, ordinal)).collect()
 }
 
-/// Who has an address, cooling down included.
+/// Returns the attribute record of an address, including addresses that are cooling down.
 pub fn record(block: &Block, address: IpAddr) -> Option<&AllocationAttribute> {
     record_of(block, space::ordinal(&block.cidr, address)?)
 }
 
-/// To be done once before each write that is not the first.
+/// Increments the sequence number. Call once before each write except the first.
 pub fn advance(block: &mut Block) {
     block.sequence_number = block.sequence_number.wrapping_add(1);
 }
 
-/// Leaves the addresses to their holders and the block to nobody.
+/// Removes the affinity of the block; the allocations stay.
 pub fn disown(block: &mut Block) {
     block.affinity = None;
     block.affinity_claim_time = None;
@@ -345,7 +350,7 @@ fn cool_down(block: &mut Block, ordinals: &BTreeSet<u32>, now: Timestamp) {
     forget_unused_records(block);
 }
 
-/// Where this record stands, after adding it if no equal one is there.
+/// Returns the index of this record, appending the record if no equal one exists.
 fn record_index(block: &mut Block, record: AllocationAttribute) -> u32 {
     let found = block.attributes.iter().position(|other| **other == record);
     let index = found.unwrap_or_else(|| {
@@ -375,7 +380,8 @@ fn forget_unused_records(block: &mut Block) {
     }
     block.attributes = kept;
     for index in block.allocations.iter_mut().flatten() {
-        // An index beyond the records stays beyond them: that block is broken and must stay visibly so.
+        // An index beyond the records stays out of range: the block is corrupt and must remain recognisable
+        // as such.
         *index = places.get(*index as usize).copied().unwrap_or(u32::MAX);
     }
 }

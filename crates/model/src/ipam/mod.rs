@@ -1,8 +1,8 @@
-//! What address management keeps besides resources: blocks, affinities, handles and its settings. What can be done with
-//! a block is in [`block`], the arithmetic of addresses in [`space`].
+//! Stored types of IP address management that are not resources: blocks, affinities, handles and settings.
+//! Operations on a block are in [`block`], address arithmetic in [`space`].
 //!
-//! Read leniently, since older and newer versions write the same keys: lists may be missing or `null`, and what
-//! is not known here is kept and written back.
+//! Decoding is lenient, because older and newer versions write the same keys: lists may be missing or `null`,
+//! and unknown fields are kept and written back.
 
 pub mod block;
 pub mod owner;
@@ -20,29 +20,29 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A block of addresses and who has them: the unit of compare-and-swap.
+/// A block of addresses with its allocations: the unit of compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     pub cidr: IpNet,
     /// `host:<node>` or `virtual:<name>`; see [`Block::owner`].
     #[serde(default)]
     pub affinity: Option<String>,
-    /// Absent on blocks that are old or have no affinity.
+    /// Absent on blocks of older versions and on blocks without affinity.
     #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
     pub affinity_claim_time: Option<Timestamp>,
-    /// One entry per address: an index into `attributes`, or nothing if the address is free.
+    /// One entry per address: an index into `attributes`, or `None` if the address is free.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub allocations: Vec<Option<u32>>,
-    /// Free addresses by their offset, first to be used first.
+    /// Ordinals of free addresses, in the order in which they are allocated.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub unallocated: Vec<u32>,
-    /// Shared by the versions of a block: a change copies the list, not what stands in it.
+    /// Shared between versions of a block: a change copies the list, not the records.
     #[serde(default, deserialize_with = "null_is_empty", serialize_with = "empty_is_null")]
     pub attributes: Vec<Arc<AllocationAttribute>>,
-    /// Begins as the time of creation in nanoseconds and grows by one with each write.
+    /// Starts as the creation time in nanoseconds and is incremented with each write.
     #[serde(default, rename = "sequenceNumber")]
     pub sequence_number: u64,
-    /// By offset: the sequence number of the block when the address was taken.
+    /// By ordinal: the sequence number of the block when the address was allocated.
     #[serde(default, rename = "sequenceNumberForAllocation", with = "by_ordinal")]
     pub sequence_number_for_allocation: BTreeMap<u32, u64>,
     #[serde(default)]
@@ -51,14 +51,14 @@ pub struct Block {
     pub other: Map<String, Value>,
 }
 
-/// Who holds an address, or when it was given back.
+/// The owner of an allocated address, or the time of its release.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocationAttribute {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle_id: Option<String>,
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     pub secondary: BTreeMap<String, String>,
-    /// The second owner while a virtual machine moves.
+    /// The second owner during the live migration of a virtual machine.
     #[serde(
         default,
         rename = "alternateOwnerAttrs",
@@ -66,18 +66,18 @@ pub struct AllocationAttribute {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub alternate_owner: BTreeMap<String, String>,
-    /// Set while the address cools down.
+    /// Set while the address is cooling down.
     #[serde(default, rename = "releasedAt", with = "whole_seconds", skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// How far a claim on a block has come. Only a confirmed one proves ownership.
+/// The state of a claim on a block. Only a confirmed claim proves ownership.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AffinityState {
-    /// Old writers left the state empty.
+    /// Older writers left the state empty.
     #[default]
     #[serde(alias = "")]
     Confirmed,
@@ -85,7 +85,7 @@ pub enum AffinityState {
     PendingDeletion,
 }
 
-/// A claim on a block; whose claim and which block stand in the key.
+/// A claim on a block; the key contains the owner and the block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockAffinity {
     #[serde(default, deserialize_with = "null_is_empty")]
@@ -96,7 +96,7 @@ pub struct BlockAffinity {
     pub other: Map<String, Value>,
 }
 
-/// In which blocks a handle has how many addresses. The counts may be too high, never too low.
+/// The number of addresses that a handle has in each block. The counts may be too high, never too low.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
     /// By the block's CIDR.
@@ -108,18 +108,18 @@ pub struct Handle {
     pub other: Map<String, Value>,
 }
 
-/// The allocator's settings. [`IpamConfig::default`] is what a missing object means, which is not what a stored
-/// object with nothing in it means.
+/// The settings of the allocator. [`IpamConfig::default`] applies if the object does not exist, which differs
+/// from a stored object without fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IpamConfig {
     #[serde(default, skip_serializing_if = "is_default")]
     pub strict_affinity: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     pub auto_allocate_blocks: bool,
-    /// 0 is no limit of its own.
+    /// 0 means that this setting imposes no limit.
     #[serde(default, rename = "maxBlocksPerHost", skip_serializing_if = "is_default")]
     pub max_blocks_per_host: u32,
-    /// `Enabled` unless it says `Disabled`.
+    /// Enabled unless the value is `Disabled`.
     #[serde(default, rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
     pub kubevirt_vm_address_persistence: Option<String>,
     #[serde(default, rename = "ipCooldownSeconds", skip_serializing_if = "is_default")]
@@ -129,7 +129,7 @@ pub struct IpamConfig {
 }
 
 impl Block {
-    /// Whom the block belongs to, if anyone.
+    /// Returns the owner of the block, if it has one.
     pub fn owner(&self) -> Option<(AffinityType, &str)> {
         let (affinity, owner) = self.affinity.as_deref()?.split_once(':')?;
         Some((affinity.parse().ok()?, owner))
@@ -137,13 +137,14 @@ impl Block {
 }
 
 impl Handle {
-    /// Counts addresses of a block.
+    /// Adds addresses of a block to the count.
     pub fn add(&mut self, cidr: IpNet, count: u32) {
         let total = self.block.entry(cidr.to_string()).or_default();
         *total = total.saturating_add(i64::from(count));
     }
 
-    /// Counts fewer; the block goes when none are left. Whether it was there at all.
+    /// Subtracts addresses of a block, removing the block when none are left. Returns whether the block was
+    /// present.
     pub fn subtract(&mut self, cidr: IpNet, count: u32) -> bool {
         let cidr = cidr.to_string();
         let Some(left) = self.block.get_mut(&cidr) else { return false };
@@ -156,7 +157,8 @@ impl Handle {
 }
 
 impl AllocationAttribute {
-    /// The handle without what some Windows writers appended to it: everything from a carriage return on.
+    /// Returns the handle without the garbage that some Windows writers append: everything from the first
+    /// carriage return on.
     pub fn handle(&self) -> Option<&str> {
         self.handle_id.as_deref().and_then(|id| id.split('\r').next())
     }
@@ -202,7 +204,7 @@ mod whole_seconds {
     }
 }
 
-/// The reference orders ordinals as text: 0, 1, 10, 2.
+/// Calico sorts ordinals as text: 0, 1, 10, 2.
 mod by_ordinal {
     use super::*;
 

@@ -1,10 +1,10 @@
-//! Who a block belongs to, and whom an address is handed to.
+//! Owners of blocks and holders of addresses.
 
 use crate::key::AffinityType;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Attribute names shared with every other user of the same blocks.
+/// Attribute names, shared with all other programs that use the same blocks.
 pub mod attribute {
     pub const POD: &str = "pod";
     pub const NAMESPACE: &str = "namespace";
@@ -14,10 +14,10 @@ pub mod attribute {
     pub const NOTE: &str = "note";
 }
 
-/// Addresses at both ends of each block that Windows hosts keep for themselves.
+/// Handle of the addresses at both ends of each block that Windows hosts reserve for themselves.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
-/// A host, or something else that owns blocks, such as the load balancer.
+/// A host, or another owner of blocks such as the load balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     pub affinity: AffinityType,
@@ -30,14 +30,14 @@ impl Owner {
     }
 }
 
-/// As a block names it: `host:rack1-n7`.
+/// Formats the owner as in a block's affinity: `host:rack1-n7`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.affinity, self.name)
     }
 }
 
-/// Whom an address is recorded for.
+/// The handle and attributes that are recorded for an allocated address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     pub handle: Option<String>,
@@ -45,14 +45,14 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Handles are cut at a carriage return, as all readers do.
+    /// Truncates the handle at a carriage return, as all readers do.
     pub fn new(handle: Option<&str>, attributes: BTreeMap<String, String>) -> Holder {
         let handle = handle.and_then(|handle| handle.split('\r').next()).filter(|handle| !handle.is_empty());
         Holder { handle: handle.map(str::to_owned), attributes }
     }
 }
 
-/// Addresses the host keeps for itself at both ends of each block it claims.
+/// Addresses that the host reserves for itself at both ends of each block it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostReserved {
     pub first: u32,
@@ -62,7 +62,7 @@ pub struct HostReserved {
 }
 
 impl HostReserved {
-    /// What a Windows host needs.
+    /// Returns the addresses that a Windows host reserves.
     pub fn windows() -> HostReserved {
         HostReserved {
             first: 3,
@@ -72,7 +72,7 @@ impl HostReserved {
         }
     }
 
-    /// The longest prefix whose blocks still have room for more than what is kept.
+    /// Returns the longest prefix whose blocks have more addresses than are reserved.
     pub fn longest_prefix(&self, address_bits: u8) -> u8 {
         let kept = self.first.saturating_add(self.last);
         let bits = u8::try_from(u32::BITS - kept.leading_zeros()).unwrap_or(u8::MAX);

@@ -1,10 +1,10 @@
-//! Addresses set aside: never handed out unless asked for by name.
+//! Reserved addresses: they are never allocated unless requested explicitly.
 
 use super::space;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// All reserved ranges of both families, merged, so that a look-up is a binary search however many there are.
+/// All reserved ranges of both families, merged, so that a lookup is a binary search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reservations {
     v4: Vec<(u128, u128)>,
@@ -25,7 +25,7 @@ impl Reservations {
         reservations
     }
 
-    /// With further ranges.
+    /// Returns the union with further ranges.
     pub fn and(&self, nets: impl IntoIterator<Item = IpNet>) -> Reservations {
         let mut all = Reservations::new(nets);
         all.v4.extend_from_slice(&self.v4);
@@ -40,13 +40,13 @@ impl Reservations {
         self.at(space::version_of(address), bits).is_some()
     }
 
-    /// Whether nothing of the network is left to hand out.
+    /// Returns whether every address of the network is reserved.
     pub fn covers(&self, net: &IpNet) -> bool {
         let (first, last) = space::bounds(net);
         self.at(space::version(net), first).is_some_and(|(_, end)| end >= last)
     }
 
-    /// How many addresses of the network are reserved.
+    /// Returns the number of reserved addresses in the network.
     pub fn count_in(&self, net: &IpNet) -> u128 {
         let (first, last) = space::bounds(net);
         let within = |&(start, end): &(u128, u128)| {
@@ -56,7 +56,7 @@ impl Reservations {
         self.ranges(space::version(net)).iter().map(within).fold(0, u128::saturating_add)
     }
 
-    /// The merged ranges that touch a network, in order.
+    /// Returns the merged ranges that overlap a network, in order.
     pub fn within<'a>(&'a self, net: &IpNet) -> impl Iterator<Item = (u128, u128)> + 'a {
         let (first, last) = space::bounds(net);
         let ranges = self.ranges(space::version(net));

@@ -1,11 +1,11 @@
-//! Addresses as numbers: which block an address is in, which address an ordinal is, how many blocks a pool has.
+//! Address arithmetic: the block of an address, the address of an ordinal, the number of blocks in a pool.
 //!
-//! Everything is computed in 128 bits for both families, so a /48 of IPv6 is no special case.
+//! All computations use 128 bits for both families, so that large IPv6 networks need no special case.
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// 4 or 6.
+/// Returns the IP version: 4 or 6.
 pub fn version(net: &IpNet) -> u8 {
     match net {
         IpNet::V4(_) => 4,
@@ -17,12 +17,12 @@ pub fn version_of(address: IpAddr) -> u8 {
     if address.is_ipv4() { 4 } else { 6 }
 }
 
-/// How many addresses a network has; the whole of IPv6 counts as one less than it has.
+/// Returns the number of addresses in a network; for the whole of IPv6 one less than the true number.
 pub fn size(net: &IpNet) -> u128 {
     1u128.checked_shl(u32::from(net.max_prefix_len() - net.prefix_len())).unwrap_or(u128::MAX)
 }
 
-/// The address as a number.
+/// Returns the address as a number.
 pub fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(u32::from(v4)),
@@ -37,12 +37,12 @@ fn from_bits(bits: u128, like: &IpNet) -> Option<IpAddr> {
     }
 }
 
-/// First and last address as numbers.
+/// Returns the first and last address as numbers.
 pub fn bounds(net: &IpNet) -> (u128, u128) {
     (bits(net.network()), bits(net.broadcast()))
 }
 
-/// The offset of an address from the first of its block.
+/// Returns the offset of an address from the first address of its block.
 pub fn ordinal(block: &IpNet, address: IpAddr) -> Option<u32> {
     if !block.contains(&address) {
         return None;
@@ -50,7 +50,7 @@ pub fn ordinal(block: &IpNet, address: IpAddr) -> Option<u32> {
     bits(address).checked_sub(bits(block.network())).and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// The address at an offset from the first of its block.
+/// Returns the address at an offset from the first address of its block.
 pub fn address(block: &IpNet, ordinal: u32) -> Option<IpAddr> {
     let ordinal = u128::from(ordinal);
     if ordinal >= size(block) {
@@ -59,17 +59,17 @@ pub fn address(block: &IpNet, ordinal: u32) -> Option<IpAddr> {
     bits(block.network()).checked_add(ordinal).and_then(|bits| from_bits(bits, block))
 }
 
-/// The single-address network of an address.
+/// Returns the single-address network of an address.
 pub fn host_net(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-/// The network of that prefix length an address is in.
+/// Returns the network of the given prefix length that contains an address.
 pub fn block_of(address: IpAddr, block_prefix: u8) -> Option<IpNet> {
     IpNet::new(address, block_prefix).ok().map(|net| net.trunc())
 }
 
-/// How many blocks a pool has room for; none when its blocks would be larger than itself.
+/// Returns the number of blocks in a pool; 0 if a block would be larger than the pool.
 pub fn block_count(pool: &IpNet, block_prefix: u8) -> u128 {
     match block_prefix.checked_sub(pool.prefix_len()) {
         Some(bits) if block_prefix <= pool.max_prefix_len() => {
@@ -79,7 +79,7 @@ pub fn block_count(pool: &IpNet, block_prefix: u8) -> u128 {
     }
 }
 
-/// The block at a position in its pool.
+/// Returns the block at an index in its pool.
 pub fn nth_block(pool: &IpNet, block_prefix: u8, index: u128) -> Option<IpNet> {
     if index >= block_count(pool, block_prefix) {
         return None;
@@ -90,8 +90,8 @@ pub fn nth_block(pool: &IpNet, block_prefix: u8, index: u128) -> Option<IpNet> {
     IpNet::new(first, block_prefix).ok()
 }
 
-/// The positions in the pool a network covers, first and last. Networks of another size than the pool's blocks
-/// cover several positions, or share one.
+/// Returns the first and last block index of a pool that a network covers. A network whose size differs from
+/// the pool's block size covers several indexes or shares one with others.
 pub fn block_span(pool: &IpNet, block_prefix: u8, net: &IpNet) -> Option<(u128, u128)> {
     if version(pool) != version(net) || block_count(pool, block_prefix) == 0 {
         return None;

@@ -1,9 +1,9 @@
-//! How the addresses of nodes' own tunnels are recorded, as every other user of the same blocks records them.
+//! How tunnel addresses of nodes are recorded in IPAM blocks, in the format that all Calico components use.
 
 use super::owner::{Holder, attribute};
 use std::collections::BTreeMap;
 
-/// The kinds of tunnel that want an address, in the order in which they are looked after.
+/// The tunnel types that need an address, in the order in which they are processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tunnel {
     WireguardV4,
@@ -13,7 +13,7 @@ pub enum Tunnel {
     VxlanV6,
 }
 
-/// In a handle, between the kind and the name of the node.
+/// The part of a handle between the tunnel type and the node name.
 const TUNNEL_HANDLE: &str = "-tunnel-addr-";
 
 impl Tunnel {
@@ -27,7 +27,7 @@ impl Tunnel {
         }
     }
 
-    /// What the attribute `type` says.
+    /// Returns the value of the attribute `type`.
     pub const fn attribute(self) -> &'static str {
         match self {
             Tunnel::WireguardV4 => "wireguardTunnelAddress",
@@ -38,7 +38,7 @@ impl Tunnel {
         }
     }
 
-    /// The kind that an attribute `type` names.
+    /// Returns the tunnel type for the value of an attribute `type`.
     pub fn of_attribute(text: &str) -> Option<Tunnel> {
         Tunnel::ALL.into_iter().find(|tunnel| tunnel.attribute() == text)
     }
@@ -53,12 +53,12 @@ impl Tunnel {
         }
     }
 
-    /// `vxlan-v6-tunnel-addr-rack1-n7`.
+    /// Returns the handle of a node's tunnel address, such as `vxlan-v6-tunnel-addr-rack1-n7`.
     pub fn handle(self, node: &str) -> String {
         format!("{}{TUNNEL_HANDLE}{node}", self.handle_prefix())
     }
 
-    /// The kind and the node that a handle is made of.
+    /// Returns the tunnel type and the node name of a handle.
     pub fn of_handle(handle: &str) -> Option<(Tunnel, &str)> {
         let (prefix, node) = handle.split_once(TUNNEL_HANDLE)?;
         Tunnel::ALL.into_iter().find(|tunnel| tunnel.handle_prefix() == prefix).map(|tunnel| (tunnel, node))

@@ -1,7 +1,8 @@
-//! ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2) as global policies of the tiers that exist for them.
+//! Converts ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2) to Calico global policies in the tiers
+//! `kube-admin` and `kube-baseline`.
 //!
-//! What this version cannot express fails closed: a rule that accepts is left out, any other denies everything in its
-//! direction.
+//! Rules that this version cannot express fail closed: an Accept rule is omitted, any other rule denies
+//! everything in its direction.
 
 use super::ports::{PortsByProtocol, Towards, merged, rules};
 use super::selectors::{of_namespaces, of_pods};
@@ -47,7 +48,7 @@ pub struct PolicyRule {
     protocols: Option<Vec<ProtocolMatch>>,
 }
 
-/// One field is set; if none is, it is one that this version does not know.
+/// Exactly one field is set; if none is, the peer uses a field that this version does not know.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Peer {
@@ -85,7 +86,7 @@ struct PortRange {
     end: u16,
 }
 
-/// `None` for one that means nothing: an unknown tier, no subject, no rules.
+/// Converts a policy. Returns `None` if it has no effect: an unknown tier, no subject, or no rules.
 pub fn global_network_policy(spec: &ClusterNetworkPolicySpec) -> Option<GlobalNetworkPolicySpec> {
     let tier = match spec.tier.as_str() {
         "Admin" => "kube-admin",
@@ -152,7 +153,7 @@ fn entity(peer: &Peer, towards: Towards) -> Option<EntityRule> {
     }
 }
 
-/// Ports with a name have no protocol of their own.
+/// Groups the ports by protocol. Named ports do not specify a protocol.
 fn by_protocol(matches: Option<&[ProtocolMatch]>) -> Option<PortsByProtocol> {
     let Some(matches) = matches else { return Some(vec![(None, Vec::new())]) };
     let mut protocols: BTreeMap<&str, Option<Vec<Port>>> = BTreeMap::new();
@@ -189,7 +190,7 @@ fn by_protocol(matches: Option<&[ProtocolMatch]>) -> Option<PortsByProtocol> {
     if !named.is_empty() {
         all.push((None, named));
     }
-    // An empty list is not a list of everything.
+    // An empty list does not mean every protocol.
     (!all.is_empty()).then_some(all)
 }
 

@@ -1,4 +1,4 @@
-//! EndpointSlices: where the endpoints of a service are.
+//! EndpointSlices: the addresses and ports of the endpoints of a service.
 
 use super::service::ip_version;
 use crate::scalar::Protocol;
@@ -6,20 +6,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Names the service of a slice.
+/// Label with the name of the service that a slice belongs to.
 pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// A slice as policy and routes need it. Every address has every port; whether an endpoint is ready matters to routes alone.
+/// The part of a slice that policies and routes need. Every address has every port; the readiness of
+/// endpoints matters for routes only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSlice {
     /// In the slice's namespace.
     pub service: String,
     pub addresses: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
-    /// `None` where endpoints have names instead of addresses.
+    /// `None` if endpoints have DNS names instead of addresses.
     #[serde(default)]
     pub ip_version: Option<u8>,
-    /// The nodes that have an endpoint that is ready; an empty name stands for endpoints that are on none.
+    /// The nodes with at least one ready endpoint; an empty name represents endpoints without a node.
     #[serde(default)]
     pub ready_on: Vec<String>,
 }
@@ -30,7 +31,7 @@ pub struct ServicePort {
     pub port: u16,
 }
 
-/// The fields of discovery.k8s.io/v1 that are read.
+/// The fields of a discovery.k8s.io/v1 EndpointSlice that are read.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RawEndpointSlice {
@@ -50,7 +51,7 @@ struct RawEndpoint {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct RawConditions {
-    /// Not said means yes.
+    /// Absent means ready.
     ready: Option<bool>,
 }
 
@@ -62,7 +63,7 @@ struct RawPort {
 }
 
 impl EndpointSlice {
-    /// `None` for a slice that belongs to no service.
+    /// Converts a slice; returns `None` if it does not belong to a service.
     pub fn read(labels: &BTreeMap<String, String>, raw: &RawEndpointSlice) -> Option<EndpointSlice> {
         let service = labels.get(SERVICE_LABEL).filter(|name| !name.is_empty())?.clone();
         let named = raw.address_type == "FQDN";
@@ -86,7 +87,8 @@ impl EndpointSlice {
 }
 
 impl RawPort {
-    /// A port without a number is any port, which rules cannot name.
+    /// Converts a port. Returns `None` for a port without a number, which means any port and cannot be
+    /// expressed in rules.
     fn read(&self) -> Option<ServicePort> {
         let protocol = self.protocol.as_deref().filter(|name| !name.is_empty()).unwrap_or("TCP");
         Some(ServicePort { protocol: Protocol::from(protocol).number()?, port: self.port? })

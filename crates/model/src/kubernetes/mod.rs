@@ -1,7 +1,7 @@
-//! Kubernetes' own objects that say who may talk to whom, as objects of ours.
+//! Converts native Kubernetes objects (network policies, services, endpoint slices) to Calico's types.
 //!
-//! Each reads the fields that matter and no others. Whoever gets the objects from the API server is elsewhere: here are
-//! functions only.
+//! Each type decodes only the fields that are needed. This module contains pure functions; the store's
+//! Kubernetes backend fetches the objects.
 
 mod cluster_network_policy;
 mod endpoint_slice;
@@ -14,12 +14,13 @@ pub use cluster_network_policy::{ClusterNetworkPolicySpec, global_network_policy
 pub use endpoint_slice::{EndpointSlice, RawEndpointSlice, SERVICE_LABEL, ServicePort};
 pub use service::{ExternalTraffic, RawService, Service, ServiceForm};
 
-/// What policies made from a NetworkPolicy of Kubernetes are called, before its own name.
+/// Name prefix of policies derived from Kubernetes NetworkPolicies.
 pub const NETWORK_POLICY_PREFIX: &str = "knp.default.";
-/// What policies made from a ClusterNetworkPolicy are called, before its own name.
+/// Name prefix of policies derived from ClusterNetworkPolicies.
 pub const CLUSTER_NETWORK_POLICY_PREFIX: &str = "kcnp.";
 
-/// Whether an object of this kind and name is made from one of Kubernetes, which alone can change it.
+/// Returns whether an object of this kind and name is derived from a native Kubernetes object. Such objects
+/// are read-only here.
 pub fn is_derived_policy(kind: crate::Kind, name: &str) -> bool {
     match kind {
         crate::Kind::NetworkPolicy => name.starts_with(NETWORK_POLICY_PREFIX),

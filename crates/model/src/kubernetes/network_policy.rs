@@ -1,4 +1,4 @@
-//! NetworkPolicies of Kubernetes (networking.k8s.io/v1), and those that are staged, as policies of ours.
+//! Converts Kubernetes NetworkPolicies (networking.k8s.io/v1), and their staged form, to Calico policies.
 
 use super::ports::{PortsByProtocol, Towards, merged, rules};
 use super::selectors::{of_namespaces, of_pods};
@@ -9,13 +9,13 @@ use crate::kinds::{
 use crate::scalar::{Float, Port, Protocol, StringEnum};
 use std::collections::BTreeMap;
 
-/// Where they stand in their tier.
+/// The order of derived policies in their tier.
 pub const ORDER: f64 = 1000.0;
 
-/// The policy that a NetworkPolicy of Kubernetes is. Staged ones have the same fields, so they have one type.
+/// Converts a Kubernetes NetworkPolicy. Staged policies have the same fields and use the same type.
 pub fn network_policy(spec: &StagedKubernetesNetworkPolicySpec) -> NetworkPolicySpec {
     let types = match spec.policy_types.as_slice() {
-        // The API server fills them in; older objects mean this.
+        // kube-apiserver sets this default; older objects lack it.
         [] => vec![PolicyType::Ingress],
         types => types.to_vec(),
     };
@@ -30,7 +30,7 @@ pub fn network_policy(spec: &StagedKubernetesNetworkPolicySpec) -> NetworkPolicy
     }
 }
 
-/// Which pods of its namespace a policy is about.
+/// Returns the selector of the pods in its namespace that a policy applies to.
 pub fn selector(spec: &StagedKubernetesNetworkPolicySpec) -> String {
     of_pods(&spec.pod_selector)
 }
@@ -44,7 +44,7 @@ pub fn egress(spec: &StagedKubernetesNetworkPolicySpec) -> Vec<Rule> {
 }
 
 fn expand(ports: &[KubernetesPort], peers: &[KubernetesPeer], towards: Towards) -> Vec<Rule> {
-    // Ports that cannot be read take their rule with them, not the policy.
+    // An invalid port invalidates its rule only, not the policy.
     let Some(protocols) = by_protocol(ports) else { return Vec::new() };
     let everybody = [EntityRule::default()];
     let peers: Vec<EntityRule> = peers.iter().map(entity).collect();
@@ -52,7 +52,7 @@ fn expand(ports: &[KubernetesPort], peers: &[KubernetesPeer], towards: Towards) 
     rules(&Action::Allow, None, &protocols, peers, towards)
 }
 
-/// The ports of each protocol, protocols in the order of their names; no ports mean all of them.
+/// Groups the ports by protocol, sorted by protocol name; an empty list of ports means all ports.
 fn by_protocol(ports: &[KubernetesPort]) -> Option<PortsByProtocol> {
     if ports.is_empty() {
         return Some(vec![(None, Vec::new())]);
@@ -166,7 +166,7 @@ mod tests {
                     {"action": "Allow", "protocol": "UDP", "destination": {"ports": [53]}},
                 ]),
             ),
-            // A rule that cannot be read is left out.
+            // A rule with an invalid port is omitted.
             (json!([{"port": 90, "endPort": 80}]), json!(null)),
             (json!([{"port": 90, "endPort": 70000}]), json!(null)),
         ] {

@@ -1,20 +1,20 @@
-//! Ports as rules have them: by protocol, in as few ranges as there can be.
+//! Builds rules from ports grouped by protocol, merged into the fewest possible ranges.
 
 use crate::kinds::{Action, EntityRule, Rule, RuleMetadata};
 use crate::scalar::{Port, Protocol};
 
-/// The ports of each protocol that a rule is about. No protocol means any, no ports mean all of them.
+/// The ports of each protocol that a rule matches. `None` means any protocol, an empty list means all ports.
 pub type PortsByProtocol = Vec<(Option<Protocol>, Vec<Port>)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
-    /// Peers send, their traffic comes to these ports.
+    /// The peers are sources; the ports belong to the selected pods.
     Ingress,
-    /// Peers have the ports.
+    /// The peers are destinations, and the ports belong to them.
     Egress,
 }
 
-/// One rule for each protocol and each peer.
+/// Returns one rule per protocol and peer.
 pub fn rules(
     action: &Action,
     metadata: Option<&RuleMetadata>,
@@ -44,7 +44,7 @@ pub fn rules(
     rules
 }
 
-/// Names first, then the fewest ranges that hold the same numbers.
+/// Returns the named ports followed by the fewest ranges that contain the same port numbers.
 pub fn merged(ports: Vec<Port>) -> Vec<Port> {
     let (mut names, mut ranges) = (Vec::new(), Vec::new());
     for port in ports {

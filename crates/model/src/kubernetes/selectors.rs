@@ -1,17 +1,17 @@
-//! Label selectors of Kubernetes in the words of ours.
+//! Converts Kubernetes label selectors to Calico selectors.
 
 use crate::kinds::{LabelOperator, LabelSelector};
 
 const PODS_ONLY: &str = "projectcalico.org/orchestrator == 'k8s'";
 
-/// Pods, and never what else has such labels.
+/// Returns a selector that matches pods only, not other endpoints with the same labels.
 pub fn of_pods(selector: &LabelSelector) -> String {
     let mut all = vec![PODS_ONLY.to_owned()];
     all.extend(clauses(selector));
     all.join(" && ")
 }
 
-/// Namespaces; an empty selector means all of them.
+/// Returns a selector of namespaces; an empty label selector matches all of them.
 pub fn of_namespaces(selector: &LabelSelector) -> String {
     match clauses(selector) {
         clauses if clauses.is_empty() => "all()".to_owned(),
@@ -29,7 +29,7 @@ fn clauses(selector: &LabelSelector) -> Vec<String> {
             LabelOperator::In => format!("{key} in {{ {values} }}"),
             LabelOperator::NotIn => format!("{key} not in {{ {values} }}"),
             LabelOperator::Exists => format!("has({key})"),
-            // Validation lets no other operator through.
+            // Validation rejects any other operator.
             LabelOperator::DoesNotExist | LabelOperator::Unknown(_) => format!("! has({key})"),
         }
     });

@@ -1,30 +1,30 @@
-//! Services: which addresses they have, and which of them nodes may announce.
+//! Services: their addresses, and the fields that decide which addresses nodes may advertise.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What annotations of ours on a service begin with.
+/// Prefix of Calico's annotations on a service.
 const OWN_ANNOTATIONS: &str = "projectcalico.org/";
 
-/// A service as routes and load balancers need it.
+/// The part of a service that routes and load balancers need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Service {
     pub uid: String,
     pub form: ServiceForm,
     pub traffic: ExternalTraffic,
-    /// Without those of a headless service, which has none.
+    /// Empty for a headless service.
     pub cluster_ips: Vec<IpAddr>,
     pub external_ips: Vec<IpAddr>,
-    /// Asked for.
+    /// The requested address.
     pub load_balancer_ip: Option<IpAddr>,
-    /// Given, as the status says.
+    /// The assigned addresses from the status.
     pub ingress_ips: Vec<IpAddr>,
-    /// 4, 6 or both, the first of them preferred.
+    /// 4, 6 or both; the first is preferred.
     pub ip_versions: Vec<u8>,
     pub load_balancer_class: Option<String>,
-    /// Those whose names are ours.
+    /// Only annotations with Calico's prefix.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -33,19 +33,19 @@ pub enum ServiceForm {
     ClusterIP,
     NodePort,
     LoadBalancer,
-    /// A name elsewhere, or what is not known yet.
+    /// ExternalName, or an unknown type.
     #[default]
     Other,
 }
 
-/// What nodes do with what comes from outside the cluster.
+/// How nodes route traffic from outside the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExternalTraffic {
-    /// It goes to any endpoint.
+    /// To any endpoint.
     Cluster,
-    /// It goes to endpoints of the node.
+    /// To endpoints on the receiving node only.
     Local,
-    /// Not said.
+    /// Not specified.
     #[default]
     Unset,
 }
@@ -94,15 +94,15 @@ struct RawIngress {
 }
 
 impl Service {
-    /// Returns the addresses that were assigned to the service. `externalIPs` are not among them: whoever may create a
-    /// service may name any address there.
+    /// Returns the addresses that were assigned to the service. `externalIPs` are excluded: any user who may
+    /// create a service can put arbitrary addresses there.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.cluster_ips.iter().chain(&self.ingress_ips).copied()
     }
 
     pub fn read(uid: &str, annotations: &BTreeMap<String, String>, raw: &RawService) -> Service {
         let spec = &raw.spec;
-        // Older API servers have one address alone.
+        // Older API servers set only `clusterIP`.
         let cluster: Vec<&String> = match spec.cluster_ips.as_deref() {
             None | Some([]) => vec![&spec.cluster_ip],
             Some(several) => several.iter().collect(),
@@ -151,7 +151,7 @@ impl ExternalTraffic {
     }
 }
 
-/// The version that a family or a type of addresses is called by.
+/// Returns the IP version of an address family or address type.
 pub(super) fn ip_version(family: &str) -> Option<u8> {
     match family {
         "IPv4" => Some(4),

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::{borrow::Cow, fmt, str::FromStr};
 
-/// Written as a number; read also from a string, plain or as two 16-bit halves (`1.10`).
+/// AS number. Serialised as a number; also parsed from a string, plain or as two 16-bit halves (`1.10`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ASNumber(pub u32);

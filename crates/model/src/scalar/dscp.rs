@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::json;
 use std::{borrow::Cow, fmt, str::FromStr};
 
-/// Kept as written, so that a name stays a name.
+/// A code point. Kept as written, so that a name stays a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dscp {
     Value(u8),
@@ -15,7 +15,7 @@ pub enum Dscp {
 }
 
 impl Dscp {
-    /// The six bits that go into the packet; `None` for a value or name that does not exist.
+    /// Returns the six bits for the packet header; `None` for an unknown value or name.
     pub fn value(&self) -> Option<u8> {
         match self {
             Dscp::Value(value) => (*value <= 63).then_some(*value),
@@ -35,7 +35,7 @@ impl Dscp {
 impl FromStr for Dscp {
     type Err = ScalarError;
 
-    /// Accepts any word: whether it is a code point is for validation to say.
+    /// Accepts any word; validation rejects unknown code points.
     fn from_str(text: &str) -> Result<Self, ScalarError> {
         Ok(text.parse().map_or_else(|_| Dscp::Name(text.to_owned()), Dscp::Value))
     }

@@ -1,4 +1,4 @@
-//! Spans of time in Go's text form: `1m30s`, `250ms`, `0s`.
+//! Durations in Go's text form: `1m30s`, `250ms`, `0s`.
 
 use super::ScalarError;
 use crate::schema::forms;
@@ -35,7 +35,7 @@ impl Duration {
         self.nanos < 0
     }
 
-    /// `None` when negative.
+    /// Converts to a standard duration; returns `None` if negative.
     pub fn to_std(self) -> Option<std::time::Duration> {
         u64::try_from(self.nanos).ok().map(std::time::Duration::from_nanos)
     }
@@ -53,7 +53,7 @@ fn unit(name: &str) -> Option<u64> {
     })
 }
 
-/// Nanoseconds of one number and its unit; fractions beyond a nanosecond are cut off.
+/// Returns the nanoseconds of one number with its unit; fractions of a nanosecond are truncated.
 fn component(whole: &str, fraction: &str, scale: u64) -> Option<u64> {
     let nanos = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(scale)? };
     let mut place = scale as f64;
@@ -109,7 +109,7 @@ impl FromStr for Duration {
     }
 }
 
-/// A count of `scale` nanoseconds with up to `digits` decimals, trailing zeros dropped.
+/// Prints a multiple of `scale` nanoseconds with up to `digits` decimals, without trailing zeros.
 fn decimal(f: &mut fmt::Formatter<'_>, nanos: u64, scale: u64, digits: usize, name: &str) -> fmt::Result {
     let (whole, part) = (nanos / scale, nanos % scale);
     if part == 0 {

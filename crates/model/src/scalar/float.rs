@@ -1,4 +1,4 @@
-//! Numbers that may have a fraction, printed like the reference prints them: 50, not 50.0.
+//! Floating-point numbers that print like Calico's: 50, not 50.0.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Float(pub f64);
 
 impl Float {
-    /// The value as an integer, where it is one that a float holds exactly.
+    /// Returns the value as an integer if it is one that a float represents exactly.
     fn whole(self) -> Option<i64> {
         let n = self.0 as i64;
         (n as f64 == self.0 && n != i64::MAX).then_some(n)

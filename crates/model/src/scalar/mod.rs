@@ -1,4 +1,4 @@
-//! The small values that specs are made of, with the encodings the reference gives them.
+//! Scalar types of specs, with the encodings that Calico uses.
 
 mod as_number;
 mod dscp;
@@ -17,17 +17,17 @@ pub use port::Port;
 pub use protocol::Protocol;
 pub use string_enum::StringEnum;
 
-/// Why a text is not the scalar it should be.
+/// Reason why a text cannot be parsed as a scalar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ScalarError(pub String);
 
-/// For `skip_serializing_if`: the reference leaves a field out when it holds its zero value.
+/// Returns whether a value is the default. For `skip_serializing_if`: Calico omits fields with zero values.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Reads a value that may be written as a number or as a string.
+/// Deserialises a value that may be a number or a string.
 pub(crate) enum NumberOrText {
     Number(u64),
     Text(String),
@@ -70,7 +70,7 @@ impl<'de> serde::Deserialize<'de> for NumberOrText {
     }
 }
 
-/// Schema of a value that may be a number or a string.
+/// Returns the schema of a value that may be a number or a string.
 pub(crate) fn int_or_string(extra: serde_json::Value) -> schemars::Schema {
     let mut schema = schemars::json_schema!({
         "anyOf": [{"type": "integer"}, {"type": "string"}],

@@ -9,13 +9,13 @@ use std::{borrow::Cow, fmt, str::FromStr};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
     Number(u16),
-    /// Both ends included; the first is below the second.
+    /// Inclusive; the first is below the second.
     Range(u16, u16),
     Named(String),
 }
 
 impl Port {
-    /// A range whose ends are in order; one number when they are the same.
+    /// Returns a range, or a single number if both ends are equal. Fails if the ends are not in order.
     pub fn range(first: u16, last: u16) -> Result<Port, ScalarError> {
         match first.cmp(&last) {
             std::cmp::Ordering::Less => Ok(Port::Range(first, last)),
@@ -26,7 +26,7 @@ impl Port {
         }
     }
 
-    /// First and last number; `None` for a name.
+    /// Returns the first and last number; `None` for a name.
     pub fn bounds(&self) -> Option<(u16, u16)> {
         match self {
             Port::Number(port) => Some((*port, *port)),

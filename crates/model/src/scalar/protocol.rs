@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::json;
 use std::{borrow::Cow, fmt, str::FromStr};
 
-/// Kept as written: `TCP` stays `TCP`, 6 stays 6. Names are exact; which exist is for validation to say.
+/// A protocol. Kept as written: `TCP` stays `TCP`, 6 stays 6. Names are case-sensitive; validation rejects
+/// unknown ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     Number(u8),
@@ -25,7 +26,7 @@ impl Protocol {
     pub const ICMPV6: u8 = 58;
     pub const SCTP: u8 = 132;
 
-    /// The number in the packet; `None` for a name that does not exist.
+    /// Returns the protocol number of the IP header; `None` for an unknown name.
     pub fn number(&self) -> Option<u8> {
         match self {
             Protocol::Number(number) => Some(*number),
@@ -35,7 +36,7 @@ impl Protocol {
         }
     }
 
-    /// Whether its packets carry ports that a rule can match.
+    /// Returns whether the protocol has ports that a rule can match.
     pub fn has_ports(&self) -> bool {
         matches!(self.number(), Some(Self::TCP | Self::UDP | Self::SCTP))
     }
@@ -44,7 +45,7 @@ impl Protocol {
         matches!(self.number(), Some(Self::ICMP | Self::ICMPV6))
     }
 
-    /// As people type it: names in any case.
+    /// Parses user input in which names may have any case.
     pub fn from_any_case(text: &str) -> Protocol {
         if let Ok(number) = text.parse() {
             return Protocol::Number(number);
@@ -57,7 +58,7 @@ impl Protocol {
     }
 }
 
-/// No protocol: what is read when none is written.
+/// The empty name: no protocol was specified.
 impl Default for Protocol {
     fn default() -> Self {
         Protocol::Name(String::new())

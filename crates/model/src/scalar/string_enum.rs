@@ -1,15 +1,15 @@
-//! Enumerations written as strings. A value we do not know is kept, so that an object written by a newer version
-//! can be read and written back; validation is what refuses it.
+//! String enumerations. Unknown values are kept, so that an object written by a newer version can be read and
+//! written back; validation rejects them.
 
-/// A string that should be one of a few names.
+/// A string that should be one of a fixed set of names.
 pub trait StringEnum {
     /// The names that are accepted.
     const NAMES: &'static [&'static str];
 
-    /// The text as written.
+    /// Returns the text as written.
     fn as_str(&self) -> &str;
 
-    /// Not written at all.
+    /// Returns whether the value is empty, which means that the field was omitted.
     fn is_unset(&self) -> bool {
         self.as_str().is_empty()
     }
@@ -17,8 +17,8 @@ pub trait StringEnum {
     fn is_known(&self) -> bool;
 }
 
-/// `string_enum! { /// doc  pub enum Name { Variant, Other = "other" } }`: the known variants plus `Unknown(String)`;
-/// the default is the empty string, which stands for "not written", as in the reference.
+/// `string_enum! { /// doc  pub enum Name { Variant, Other = "other" } }`: defines the known variants plus
+/// `Unknown(String)`. The default is the empty string, which means that the field was omitted, as in Calico.
 #[macro_export]
 macro_rules! string_enum {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident $(= $text:literal)?),* $(,)? }) => {

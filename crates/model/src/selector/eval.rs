@@ -1,11 +1,11 @@
-//! Whether a selector matches a set of labels.
+//! Evaluates selectors against labels.
 
 use super::{Comparison, Node};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
 
-/// Labels that a selector can look at.
+/// A set of labels that a selector can be evaluated against.
 pub trait Labels {
     fn get(&self, key: &str) -> Option<&str>;
 }
@@ -40,7 +40,7 @@ impl Node {
 }
 
 impl Comparison {
-    /// An absent label differs from every value; nothing else holds for it.
+    /// Evaluates the comparison. For an absent label, only `NotEqual` holds.
     fn holds(self, label: Option<&str>, value: &str) -> bool {
         match (self, label) {
             (Comparison::NotEqual, label) => label != Some(value),

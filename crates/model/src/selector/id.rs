@@ -1,4 +1,4 @@
-//! Names of address sets, derived from what the set holds. Every node comes to the same name by itself.
+//! Identifiers of IP sets, derived from their content, so that every node computes the same identifier.
 
 use super::Selector;
 use base64::Engine;
@@ -6,24 +6,24 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha224};
 
 impl Selector {
-    /// The set of addresses whose labels match.
+    /// Returns the identifier of the set of addresses whose labels match.
     pub fn id(&self) -> String {
         unique_id("s", &self.to_string())
     }
 }
 
-/// The set of address and port pairs of matching endpoints with a port of this name. `protocol` is `tcp`, `udp`,
-/// `sctp` or `any`.
+/// Returns the identifier of the set of address and port pairs of matching endpoints with a port of this
+/// name. `protocol` is `tcp`, `udp`, `sctp` or `any`.
 pub fn named_port_id(selector: &Selector, protocol: &str, port: &str) -> String {
     unique_id("n", &format!("{},{protocol},{port}", selector.id()))
 }
 
-/// The set of address and port pairs behind a service.
+/// Returns the identifier of the set of address and port pairs of a service's endpoints.
 pub fn service_id(namespace: &str, name: &str) -> String {
     unique_id("svc", &format!("{namespace}/{name}"))
 }
 
-/// The set of addresses behind a service.
+/// Returns the identifier of the set of addresses of a service's endpoints.
 pub fn service_ip_id(namespace: &str, name: &str) -> String {
     unique_id("svcnoport", &format!("{namespace}/{name}"))
 }

@@ -1,11 +1,12 @@
-//! The words of the selector language, read on demand: what a word means depends on what stands before it.
+//! Lexer of the selector language. Tokens are read on demand, because their meaning depends on the preceding
+//! token.
 
 use super::parser::ParseError;
 
 pub(crate) const MAX_KEY_LEN: usize = 512;
 const SNIPPET_CHARS: usize = 20;
 
-/// A place in the text of a selector.
+/// A position in the text of a selector.
 pub(super) struct Lexer<'a> {
     text: &'a str,
     offset: usize,
@@ -16,7 +17,8 @@ impl<'a> Lexer<'a> {
         Lexer { text, offset: 0 }
     }
 
-    /// What is left, starting at a word. Only space and tab separate words; a newline is an error.
+    /// Returns the remaining text after skipping blanks. Only space and tab separate tokens; a newline is an
+    /// error.
     fn rest(&mut self) -> &'a str {
         let rest = self.text.get(self.offset..).unwrap_or_default();
         let trimmed = rest.trim_start_matches(is_blank);
@@ -28,7 +30,7 @@ impl<'a> Lexer<'a> {
         self.rest().is_empty()
     }
 
-    /// Takes a symbol such as `&&` if it comes next.
+    /// Consumes a symbol such as `&&` if it comes next.
     pub(super) fn symbol(&mut self, symbol: &str) -> bool {
         let found = self.rest().starts_with(symbol);
         if found {
@@ -37,8 +39,8 @@ impl<'a> Lexer<'a> {
         found
     }
 
-    /// Takes a word operator such as `in`, which must not run on into a longer word. The words of an operator may
-    /// stand together: `notin`.
+    /// Consumes a word operator such as `in`, which must not be the prefix of a longer word. The words of an
+    /// operator may be written together: `notin`.
     pub(super) fn operator(&mut self, words: &[&str]) -> bool {
         let mut rest = self.rest();
         for word in words {
@@ -54,7 +56,7 @@ impl<'a> Lexer<'a> {
         found
     }
 
-    /// Takes `name()`. The parenthesis follows the name directly, otherwise the name is a label key.
+    /// Consumes `name()`. The parenthesis must follow the name directly; otherwise the name is a label key.
     pub(super) fn call(&mut self, name: &str) -> bool {
         let start = self.offset;
         if self.open_call(name) && self.symbol(")") {
@@ -64,7 +66,7 @@ impl<'a> Lexer<'a> {
         false
     }
 
-    /// Takes `name(`.
+    /// Consumes `name(`.
     pub(super) fn open_call(&mut self, name: &str) -> bool {
         let found = self.rest().strip_prefix(name).is_some_and(|after| after.starts_with('('));
         if found {
@@ -73,7 +75,7 @@ impl<'a> Lexer<'a> {
         found
     }
 
-    /// Takes a label key; `expected` says what else could stand here.
+    /// Consumes a label key; `expected` describes the alternatives for the error message.
     pub(super) fn key(&mut self, expected: &str) -> Result<&'a str, ParseError> {
         let rest = self.rest();
         let len = rest.find(|c| !is_key_char(c)).unwrap_or(rest.len());
@@ -89,7 +91,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Takes a quoted string. There are no escapes: it ends at the next quote of the kind that opened it.
+    /// Consumes a quoted string. There are no escapes: it ends at the next quote of the same kind.
     pub(super) fn literal(&mut self, expected: &str) -> Result<&'a str, ParseError> {
         let rest = self.rest();
         let mut chars = rest.chars();
@@ -107,7 +109,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The error that something else should stand here.
+    /// Returns the error for an unexpected token at the current position.
     pub(super) fn unexpected(&mut self, expected: &str) -> ParseError {
         let rest = self.rest();
         let snippet: String = rest.chars().take(SNIPPET_CHARS).collect();

@@ -1,7 +1,7 @@
-//! The selector language: parse, print canonically, evaluate, identify.
+//! The selector language: parsing, canonical printing, evaluation and identifiers.
 //!
 //! A selector is an expression over labels such as `role == "db" && !has(legacy)`. Its canonical text is its
-//! identity: two selectors are equal exactly when they print the same.
+//! identity: two selectors are equal exactly when their canonical texts are equal.
 
 mod eval;
 mod id;
@@ -17,10 +17,11 @@ pub(crate) use lexer::MAX_KEY_LEN;
 pub use parser::ParseError;
 pub use requirements::{Requirement, Requirements};
 
-/// Parentheses within parentheses that objects may have, those of `has()` included. The schemas of the kinds follow them as far.
+/// Maximum nesting depth of parentheses that validation accepts, including those of `has()`. The patterns in
+/// the CRD schemas support the same depth.
 pub(crate) const MAX_NESTING: usize = 32;
 
-/// How deep parentheses are nested in the text of a selector.
+/// Returns the nesting depth of parentheses in the text of a selector.
 pub(crate) fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest, mut quote) = (0usize, 0, None);
     for c in text.chars() {
@@ -39,15 +40,15 @@ pub(crate) fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// A parsed selector. `Display` gives the canonical text.
+/// A parsed selector. `Display` prints the canonical text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selector {
     node: Node,
 }
 
-/// Kept in normal form: no negation of a negation, `And` and `Or` have at least two operands, sets are sorted and
-/// free of duplicates, no value contains both kinds of quotes. Nesting is bounded by the parser, so recursion over
-/// nodes is safe.
+/// Node of the syntax tree. Kept in normal form: no double negation, `And` and `Or` have at least two
+/// operands, sets are sorted and free of duplicates, no value contains both kinds of quotes. The parser
+/// bounds the nesting, so that recursion over nodes is safe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Node {
     All,
@@ -75,32 +76,34 @@ impl Selector {
         parser::parse(text).map(|node| Selector { node })
     }
 
-    /// `all()`: every object, whatever its labels.
+    /// Returns the selector `all()`, which matches every object.
     pub fn all() -> Selector {
         Selector { node: Node::All }
     }
 
-    /// Whether the selector matches an object with these labels. Does not allocate.
+    /// Returns whether the selector matches an object with these labels. Does not allocate.
     pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
         self.node.matches(labels)
     }
 
-    /// The same selector over keys that start with `prefix`: how a selector of namespaces becomes one of endpoints.
+    /// Returns the same selector with `prefix` prepended to every key. Turns a selector of namespaces into a
+    /// selector of endpoints.
     pub fn prefixed(&self, prefix: &str) -> Selector {
         Selector { node: self.node.prefixed(prefix) }
     }
 
-    /// Whether the selector is `global()` and nothing else.
+    /// Returns whether the selector is `global()` and nothing else.
     pub fn is_global(&self) -> bool {
         self.node == Node::Global
     }
 
-    /// Whether `global()` occurs anywhere in the selector.
+    /// Returns whether `global()` occurs anywhere in the selector.
     pub fn uses_global(&self) -> bool {
         self.node.any(&|node| *node == Node::Global)
     }
 
-    /// What every matching label set has in common, for finding candidates by an index of labels.
+    /// Returns the conditions that every matching label set satisfies, for finding candidates in a label
+    /// index.
     pub fn requirements(&self) -> Requirements<'_> {
         Requirements::of(&self.node)
     }

@@ -1,39 +1,39 @@
-//! From text to nodes: `||` binds loosest, then `&&`, then `!`.
+//! Parser of the selector language. `||` has the lowest precedence, then `&&`, then `!`.
 //!
-//! The parser keeps its own stack, so that a hostile selector cannot exhaust the thread's.
+//! The parser uses an explicit stack, so that a malicious selector cannot overflow the stack of the thread.
 
 use super::lexer::Lexer;
 use super::{Comparison, Node};
 
-/// Deeper nesting is refused, of parentheses in the text as well as in the canonical text, which may have more of
-/// them. A selector of the 1024 characters that the API admits cannot reach it.
+/// Maximum nesting depth of parentheses, both in the input and in the canonical text, which may contain more
+/// of them. A selector of the 1024 characters that the API accepts cannot reach it.
 const MAX_DEPTH: usize = 1000;
 
 const ATOM: &str = "a label key, has(), all(), global(), ! or (";
 
-/// Why a text is not a selector.
+/// Reason why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected} at byte {offset}, found {found}")]
 pub struct ParseError {
-    /// Where in the text, in bytes.
+    /// Byte offset in the text.
     pub offset: usize,
-    /// What should stand there.
+    /// Description of the expected token.
     pub expected: String,
-    /// What stands there instead: the first few characters.
+    /// The first few characters of the token found instead.
     pub found: String,
 }
 
-/// A parenthesis that is still open, or the whole selector.
+/// An unclosed parenthesis, or the whole selector.
 struct Group {
-    /// Whether an odd number of `!` stands before it.
+    /// Whether it is preceded by an odd number of `!`.
     negated: bool,
-    /// Where its alternatives begin among the operands.
+    /// Index of the first operand of its alternatives.
     first: usize,
-    /// Where the conjunction being read begins among the operands.
+    /// Index of the first operand of the conjunction that is being parsed.
     conjunction: usize,
 }
 
-/// A finished node and how many `And` and `Or` lie above each other in it.
+/// A complete node with the nesting depth of `And` and `Or` in it.
 struct Operand {
     node: Node,
     depth: usize,
@@ -41,7 +41,7 @@ struct Operand {
 
 struct Parser<'a> {
     lexer: Lexer<'a>,
-    /// What waits for its `&&` or `||`; operands of an outer group come before those of an inner one.
+    /// Operands that await their `&&` or `||`; operands of an outer group precede those of an inner one.
     operands: Vec<Operand>,
     open: Vec<Group>,
 }
@@ -102,7 +102,7 @@ impl Parser<'_> {
         self.operands.push(Operand { node, depth });
     }
 
-    /// Replaces the operands from `start` on by one.
+    /// Replaces the operands from `start` on with a single one.
     fn join(&mut self, start: usize, node: fn(Box<[Node]>) -> Node) -> Result<(), ParseError> {
         if self.operands.len() < start + 2 {
             return Ok(());
@@ -120,7 +120,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Takes what the group has gathered as one operand.
+    /// Combines the operands of the group into one and removes it from the stack.
     fn close(&mut self, group: &Group) -> Result<Operand, ParseError> {
         self.join(group.conjunction, Node::And)?;
         self.join(group.first, Node::Or)?;

@@ -1,4 +1,4 @@
-//! The canonical text of a selector.
+//! Prints the canonical text of a selector.
 
 use super::{Comparison, Node, Selector};
 use std::fmt::{self, Display, Formatter};

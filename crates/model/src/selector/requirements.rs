@@ -1,14 +1,15 @@
-//! What all label sets that a selector matches have in common, key by key.
+//! Conditions per label key that all label sets matching a selector satisfy.
 //!
-//! An index of labels looks up candidates by these and evaluates the selector only on them.
+//! A label index finds candidates by these conditions and evaluates the selector only on the candidates.
 
 use super::{Comparison, Node};
 use std::collections::BTreeMap;
 
-/// Necessary, not sufficient: a label set that breaks one of these does not match, one that fulfils all may.
+/// Necessary, not sufficient, conditions: a label set that violates one does not match; one that satisfies
+/// all may match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirements<'a> {
-    /// Nothing can match, whatever the labels.
+    /// Whether no label set can match.
     pub impossible: bool,
     pub labels: BTreeMap<&'a str, Requirement<'a>>,
 }
@@ -28,7 +29,8 @@ impl<'a> Requirements<'a> {
         requirements
     }
 
-    /// A negated alternative is a conjunction of negations, so one walk with the sign carried along sees both.
+    /// Adds the requirements of a node. By De Morgan's laws a negated disjunction is a conjunction of
+    /// negations, so one walk that tracks negation handles both.
     fn add(&mut self, node: &'a Node, negated: bool) {
         match (node, negated) {
             (Node::All | Node::Global, false) => {}
@@ -70,7 +72,7 @@ impl<'a> Requirements<'a> {
 }
 
 impl<'a> Requirement<'a> {
-    /// Both at once; none if they exclude each other.
+    /// Combines two requirements; returns `None` if they exclude each other.
     fn and(self, other: Requirement<'a>) -> Option<Requirement<'a>> {
         match (self, other) {
             (Requirement::Absent, Requirement::Absent) => Some(Requirement::Absent),

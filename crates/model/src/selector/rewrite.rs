@@ -1,11 +1,11 @@
-//! From the selectors a user writes in a policy to those that are matched against endpoints and network sets.
+//! Converts the selectors in a policy to selectors over the labels of endpoints and network sets.
 //!
-//! Namespaces and service accounts reach an endpoint as labels: its own `projectcalico.org/namespace` and
-//! `projectcalico.org/serviceaccount`, and `pcns.`/`pcsa.` labels inherited from their profiles. Here a policy's
-//! several selectors become one over these labels. The result is text, since that is what the reference rewrites
-//! and some of its replacements work on the text alone: `all()` is replaced even inside a string.
+//! Namespaces and service accounts are labels of an endpoint: its own `projectcalico.org/namespace` and
+//! `projectcalico.org/serviceaccount`, and `pcns.`/`pcsa.` labels inherited from its profiles. This module
+//! combines the selectors of a policy into one over these labels. The result is text, because Calico rewrites
+//! text and some of its replacements ignore syntax: `all()` is replaced even inside a string.
 //!
-//! An empty text stands for "no selector" throughout, as it does in the resources.
+//! As in the resources, an empty text means "no selector".
 
 use super::{Node, ParseError, Selector};
 
@@ -17,7 +17,7 @@ const ANY_NAMESPACE: &str = "has(projectcalico.org/namespace)";
 const NO_NAMESPACE: &str = "!has(projectcalico.org/namespace)";
 const ANY_SERVICE_ACCOUNT: &str = "has(projectcalico.org/serviceaccount)";
 
-/// Why a policy's selectors cannot be combined.
+/// Reasons why a policy's selectors cannot be combined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RewriteError {
     #[error("invalid selector `{text}`: {error}")]
@@ -36,16 +36,16 @@ pub struct Entity<'a> {
     pub service_account_selector: &'a str,
 }
 
-/// The address sets that a rule's source or destination is matched against.
+/// The IP sets that a rule's source or destination is matched against.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntityMatch {
-    /// The address is in this selector's set.
+    /// The address must be in this selector's set.
     pub selector: Option<Selector>,
-    /// The address is not in this selector's set; it may belong to nothing we know.
+    /// The address must not be in this selector's set; it need not belong to a known endpoint.
     pub not_selector: Option<Selector>,
 }
 
-/// The endpoints that a NetworkPolicy in `namespace` applies to.
+/// Returns the selector of the endpoints that a NetworkPolicy in `namespace` applies to.
 pub fn network_policy_selector(
     namespace: &str,
     selector: &str,
@@ -55,7 +55,7 @@ pub fn network_policy_selector(
     Ok(and(&own, &prefixed(service_account_selector, SERVICE_ACCOUNT_PREFIX)?))
 }
 
-/// The endpoints that a GlobalNetworkPolicy applies to.
+/// Returns the selector of the endpoints that a GlobalNetworkPolicy applies to.
 pub fn global_network_policy_selector(
     selector: &str,
     namespace_selector: &str,
@@ -73,8 +73,8 @@ pub fn global_network_policy_selector(
     Ok(result)
 }
 
-/// What an address must match, leaving `notSelector` aside. `namespace` is that of the policy, empty for
-/// GlobalNetworkPolicies and profiles.
+/// Returns the selector that an address must match, ignoring `notSelector`. `namespace` is that of the
+/// policy, empty for GlobalNetworkPolicies and profiles.
 pub fn entity_selector(entity: &Entity<'_>, namespace: &str) -> Result<String, RewriteError> {
     let namespaces = match (entity.namespace_selector, namespace) {
         ("", "") => String::new(),
@@ -88,14 +88,16 @@ pub fn entity_selector(entity: &Entity<'_>, namespace: &str) -> Result<String, R
         &named_accounts(entity.service_account_names)?,
     );
     let own = and_grouped(&accounts, checked(entity.selector)?);
-    // A rule without any selector is about addresses and ports only; the policy's namespace must not narrow it.
+    // A rule without any selector matches addresses and ports only; the policy's namespace must not restrict
+    // it.
     let selects =
         [own.as_str(), entity.not_selector, entity.namespace_selector].iter().any(|s| !s.is_empty());
     Ok(if selects { and_grouped(&namespaces, &own) } else { own })
 }
 
-/// The sets that a rule's source or destination is matched against. With a positive selector, `notSelector` takes
-/// members out of its set; alone, it also holds for addresses that belong to no endpoint.
+/// Returns the IP sets that a rule's source or destination is matched against. Together with a positive
+/// selector, `notSelector` removes members from its set; alone, it also holds for addresses that belong to no
+/// endpoint.
 pub fn entity_match(entity: &Entity<'_>, namespace: &str) -> Result<EntityMatch, RewriteError> {
     let positive = entity_selector(entity, namespace)?;
     let negative = checked(entity.not_selector)?;
@@ -114,8 +116,8 @@ fn parse(text: &str) -> Result<Selector, RewriteError> {
     Selector::parse(text).map_err(|error| RewriteError::Selector { text: text.to_owned(), error })
 }
 
-/// A text that goes between parentheses must be a selector by itself: `a == "b") || (all()` is none, but would
-/// escape the policy's namespace.
+/// Checks that a text to be enclosed in parentheses is a selector by itself: `a == "b") || (all()` is not,
+/// and would escape the policy's namespace.
 fn checked(selector: &str) -> Result<&str, RewriteError> {
     parse(selector).map(|_| selector)
 }
@@ -145,7 +147,7 @@ fn named_accounts(names: &[String]) -> Result<String, RewriteError> {
     Ok(Node::member(SERVICE_ACCOUNT, false, values).to_string())
 }
 
-/// `(a) && b`, or whichever is there. `b` is a single operand already.
+/// Returns `(a) && b`, or the operand that is not empty. `b` must be a single operand.
 fn and(a: &str, b: &str) -> String {
     match (a, b) {
         (a, "") => a.to_owned(),
@@ -154,7 +156,7 @@ fn and(a: &str, b: &str) -> String {
     }
 }
 
-/// `(a) && (b)`, or whichever is there.
+/// Returns `(a) && (b)`, or the operand that is not empty.
 fn and_grouped(a: &str, b: &str) -> String {
     match (a, b) {
         (a, "") => a.to_owned(),

@@ -1,4 +1,4 @@
-//! The language as a whole: vectors, refusals, properties.
+//! Tests of the whole language: vectors, rejected inputs, properties.
 
 use super::*;
 use proptest::prelude::*;
@@ -299,7 +299,7 @@ fn requirements_of_conjunctions() {
     }
 }
 
-/// As deep as the parser admits, with every kind of node on each level.
+/// Nests to the maximum depth of the parser, with every kind of node on each level.
 #[test]
 fn deep_nesting_is_bounded() {
     let nested =
@@ -324,7 +324,7 @@ fn nodes_stay_small() {
     assert!(size_of::<Node>() <= 40, "{}", size_of::<Node>());
 }
 
-/// An expression as a test would write it down, apart from the parser and its normal form.
+/// An expression tree that is independent of the parser and its normal form.
 #[derive(Clone, Debug)]
 enum Expr {
     Atom(&'static str, &'static str, Vec<String>),

@@ -1,19 +1,20 @@
-//! Walks an object and notes what is wrong where.
+//! Walks an object and records validation errors with their field paths.
 
 use super::{FieldError, ValidationError, path::field_name};
 use std::{cell::RefCell, fmt};
 
-/// A place in an object, together with the list where its failures go.
+/// A position in an object, together with the list that collects its errors.
 ///
-/// `at.field("spec").field("nets").index(3)` is the place `Spec.Nets[3]`.
+/// `at.field("spec").field("nets").index(3)` is the position `Spec.Nets[3]`.
 #[derive(Clone, Debug)]
 pub struct Checker<'a> {
     findings: &'a RefCell<Findings>,
     path: String,
 }
 
-/// Nearly everything that is checked is right. So places are not written down at first, which costs more than all the
-/// checks; only if something is wrong it is all checked again to say what and where.
+/// Nearly all objects are valid, and building paths costs more than all the checks. So the first pass builds
+/// no paths; only if it finds an error, a second pass repeats all checks to collect the errors with their
+/// paths.
 #[derive(Debug)]
 enum Findings {
     Quick { wrong: bool },
@@ -21,7 +22,8 @@ enum Findings {
 }
 
 impl Checker<'_> {
-    /// Runs `check` at the top of an object and collects all that it reports. It must report the same each time it is asked.
+    /// Runs `check` at the root of an object and collects all errors. `check` may run twice and must report
+    /// the same errors each time.
     pub fn run(check: impl Fn(&Checker<'_>)) -> Result<(), ValidationError> {
         let findings = RefCell::new(Findings::Quick { wrong: false });
         let top = Checker { findings: &findings, path: String::new() };
@@ -47,7 +49,7 @@ impl<'a> Checker<'a> {
         Checker { findings: self.findings, path }
     }
 
-    /// The place of a field, given its JSON key.
+    /// Returns the position of a field, given its JSON key.
     pub fn field(&self, key: &str) -> Checker<'a> {
         self.child(|path| match path {
             "" => field_name(key),
@@ -55,22 +57,22 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// The place of an element of a list.
+    /// Returns the position of a list element.
     pub fn index(&self, index: usize) -> Checker<'a> {
         self.child(|path| format!("{path}[{index}]"))
     }
 
-    /// The place of a value in a map.
+    /// Returns the position of a value in a map.
     pub fn key(&self, key: &str) -> Checker<'a> {
         self.child(|path| format!("{path}[{key}]"))
     }
 
-    /// Each element of a list with its place.
+    /// Iterates over the elements of a list with their positions.
     pub fn each<'i, T>(&self, items: &'i [T]) -> impl Iterator<Item = (Checker<'a>, &'i T)> {
         items.iter().enumerate().map(|(i, item)| (self.index(i), item))
     }
 
-    /// Notes that what stands here is wrong.
+    /// Records that the value at this position is invalid.
     pub fn fail(&self, value: impl fmt::Display, reason: impl fmt::Display) {
         match &mut *self.findings.borrow_mut() {
             Findings::Quick { wrong } => *wrong = true,
@@ -82,7 +84,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// `fail` unless `ok`.
+    /// Records an error unless `ok`.
     pub fn ensure(&self, ok: bool, value: impl fmt::Display, reason: impl fmt::Display) {
         if !ok {
             self.fail(value, reason);

@@ -7,7 +7,7 @@ use crate::selector::{self, MAX_NESTING, Selector};
 use ipnet::IpNet;
 use std::{collections::HashSet, fmt, hash::Hash, net::IpAddr};
 
-/// Which addresses are meant.
+/// An IP address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     V4,
@@ -33,26 +33,26 @@ impl fmt::Display for Family {
     }
 }
 
-/// Bounds of a number, both included.
+/// Inclusive bounds of a number.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval<T>(pub T, pub T);
 
 impl Checker<'_> {
-    /// One of the names of an enumeration, or not written.
+    /// Checks that the value is one of the names of an enumeration, or omitted.
     pub fn one_of<E: StringEnum>(&self, value: &E) {
         if !value.is_unset() {
             self.required_one_of(value);
         }
     }
 
-    /// One of the names of an enumeration.
+    /// Checks that the value is one of the names of an enumeration.
     pub fn required_one_of<E: StringEnum>(&self, value: &E) {
         if !value.is_known() {
             self.fail(value.as_str(), format_args!("must be one of {}", E::NAMES.join(", ")));
         }
     }
 
-    /// A selector expression of bounded length in which `global()` has no meaning. Empty means not written.
+    /// Checks a selector of bounded length in which `global()` is not allowed. Empty means omitted.
     pub fn selector(&self, text: &str) {
         if let Some(selector) = self.any_selector(text) {
             let meaningless = selector.uses_global();
@@ -60,7 +60,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The same, for the field of a rule where `global()` may stand alone.
+    /// Checks the namespace selector of a rule, in which `global()` is allowed as the only term.
     pub fn rule_namespace_selector(&self, text: &str) {
         if let Some(selector) = self.any_selector(text) {
             let alone = selector.is_global() && text.trim_matches([' ', '\t']).starts_with("global(");
@@ -98,7 +98,7 @@ impl Checker<'_> {
         );
     }
 
-    /// Reports every element that occurred before.
+    /// Reports every element that repeats an earlier one.
     pub fn unique<T: Eq + Hash + fmt::Display>(&self, items: &[T]) {
         if items.len() < 2 {
             return;
@@ -117,7 +117,8 @@ impl Checker<'_> {
         );
     }
 
-    /// A CIDR with a mask and no host bits set. No packet has an IPv4 address in an IPv6 header, so such networks match nothing.
+    /// Checks a CIDR with a prefix length and no host bits. IPv4-mapped IPv6 networks are rejected: packets
+    /// never carry such addresses, so they would match nothing.
     pub fn masked_cidr(&self, text: &str) -> Option<IpNet> {
         let fits = |net: &IpNet| net.trunc() == *net && !is_mapped(*net) && text.len() <= MAX_NETWORK_CHARS;
         let net = parse_cidr(text).filter(fits);
@@ -135,7 +136,7 @@ impl Checker<'_> {
         net
     }
 
-    /// A CIDR without host bits, or an address.
+    /// Checks a CIDR without host bits, or an address.
     pub fn net(&self, text: &str) -> Option<IpNet> {
         match text.parse::<IpAddr>() {
             Ok(address) => Some(IpNet::from(address)),
@@ -143,7 +144,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A CIDR, host bits or not, or an address.
+    /// Checks a CIDR, with or without host bits, or an address.
     pub fn cidr(&self, text: &str) -> Option<IpNet> {
         let net = text.parse::<IpAddr>().map(IpNet::from).ok().or_else(|| parse_cidr(text));
         self.ensure(net.is_some(), text, "must be an IP network in CIDR notation or an IP address");
@@ -162,7 +163,7 @@ impl Checker<'_> {
         address
     }
 
-    /// A network interface by its name, or `*` for all.
+    /// Checks the name of a network interface, or `*` for all.
     pub fn interface(&self, text: &str) {
         let fits = text == "*" || ((1..=15).contains(&text.len()) && text.bytes().all(is_interface_byte));
         self.ensure(
@@ -172,12 +173,12 @@ impl Checker<'_> {
         );
     }
 
-    /// A MAC address of 6, 8 or 20 bytes.
+    /// Checks a MAC address of 6, 8 or 20 bytes.
     pub fn mac(&self, text: &str) {
         self.ensure(is_mac(text), text, "must be a MAC address");
     }
 
-    /// A port, a range or a name, with numbers in 1..65535.
+    /// Checks a port number, range or name; numbers must be in 1..65535.
     pub fn port(&self, port: &Port) {
         match port {
             Port::Number(number) => self.port_number(*number),
@@ -194,7 +195,7 @@ impl Checker<'_> {
         self.within(number, Interval(1, u16::MAX));
     }
 
-    /// A protocol by a known name or by its number.
+    /// Checks a protocol name or number.
     pub fn protocol(&self, protocol: &Protocol) {
         let reason = || {
             let names: Vec<&str> = Protocol::NAMES.iter().map(|(name, _)| *name).collect();
@@ -207,7 +208,8 @@ impl Checker<'_> {
     }
 }
 
-/// Only with a mask, and without leading zeros anywhere: some readers take those for octal.
+/// Parses a CIDR. The prefix length is required, and leading zeros are rejected everywhere because some
+/// parsers read them as octal.
 pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, bits) = text.split_once('/')?;
     let canonical = bits == "0" || !bits.starts_with(['0', '+']);
@@ -223,7 +225,8 @@ fn is_interface_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
-/// `aa:bb:cc:dd:ee:ff`, with dashes, or in dotted groups of four digits.
+/// Returns whether the text is a MAC address: `aa:bb:cc:dd:ee:ff`, with dashes, or in dotted groups of four
+/// digits.
 fn is_mac(text: &str) -> bool {
     let hex = |part: &str, len| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let grouped = |separator: char, len: usize, counts: &[usize]| {
@@ -233,7 +236,7 @@ fn is_mac(text: &str) -> bool {
     grouped(':', 2, &[6, 8, 20]) || grouped('-', 2, &[6, 8, 20]) || grouped('.', 4, &[3, 4, 10])
 }
 
-/// The names that Kubernetes accepts for ports.
+/// Returns whether Kubernetes accepts the port name.
 fn is_port_name(name: &str) -> bool {
     (1..=15).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')

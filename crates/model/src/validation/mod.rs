@@ -1,4 +1,4 @@
-//! What is wrong with an object: every failure, each with the field's path, its value and the reason.
+//! Validation of objects. Reports every error with the field's path, its value and the reason.
 
 mod checker;
 mod checks;
@@ -10,16 +10,16 @@ pub use checks::{Family, Interval};
 
 use std::fmt;
 
-/// One thing wrong with one field.
+/// A validation error of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Path as the reference prints it: `Spec.CIDR`, `Metadata.Name`, `Spec.Ingress[0].Source.Nets[1]`.
+    /// Path as Calico prints it: `Spec.CIDR`, `Metadata.Name`, `Spec.Ingress[0].Source.Nets[1]`.
     pub name: String,
     pub value: String,
     pub reason: String,
 }
 
-/// All that is wrong with an object; never empty.
+/// All validation errors of an object; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidationError {
     pub errors: Vec<FieldError>,

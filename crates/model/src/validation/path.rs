@@ -1,6 +1,6 @@
-//! Field paths as the reference prints them: the names of its struct fields, made from the JSON keys.
+//! Field paths as Calico prints them: the names of Go struct fields, derived from the JSON keys.
 
-/// Leading words of keys that the reference spells in another way than with one capital.
+/// First words of keys that Calico does not simply capitalise.
 const WORDS: &[(&str, &str)] = &[
     ("as", "AS"),
     ("aws", "AWS"),
@@ -28,7 +28,8 @@ const WORDS: &[(&str, &str)] = &[
     ("xdp", "XDP"),
 ];
 
-/// `ipipMode` -> `IPIPMode`, `cidr` -> `CIDR`, `selector` -> `Selector`.
+/// Returns the field name for a JSON key: `ipipMode` -> `IPIPMode`, `cidr` -> `CIDR`, `selector` ->
+/// `Selector`.
 pub fn field_name(key: &str) -> String {
     let end = key.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(key.len());
     let (word, rest) = key.split_at(end);

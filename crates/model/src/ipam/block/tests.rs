@@ -208,7 +208,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a block is, said as simply as possible.
+/// A minimal reference model of a block.
 #[derive(Default)]
 struct Model {
     queue: VecDeque<u32>,
@@ -240,7 +240,8 @@ proptest! {
         let mut model = Model { queue: (0..16).collect(), ..Model::default() };
         let mut time = 0;
         for step in steps {
-            // The clock stands at a broken second, so "more than" and "at least" whole seconds are the same.
+            // Times here have a fraction of a second, so that "more than" and "at least" whole seconds are
+            // equivalent.
             thaw(&mut block, cooldown, after(time));
             model.thaw(time, i64::from(cooldown));
             match step {
@@ -294,7 +295,7 @@ proptest! {
     }
 }
 
-/// A block as nobody should write it.
+/// Generates arbitrary blocks, including corrupt ones.
 fn any_block() -> impl Strategy<Value = Block> {
     let record = (proptest::option::of("[a-c]"), any::<bool>()).prop_map(|(handle_id, released)| {
         Arc::new(AllocationAttribute {
