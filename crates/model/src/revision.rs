@@ -56,7 +56,7 @@ impl FromStr for Revision {
             return Err(NoRevision);
         }
         // Treat the text as a number only if formatting the number reproduces the text: the store must get
-        // back exactly what it handed out.
+        // back exactly the text that it assigned.
         match text.parse::<u64>() {
             Ok(number) if number.to_string() == text => Ok(number.into()),
             _ => Ok(Revision(Form::Text(text.into()))),

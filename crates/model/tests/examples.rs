@@ -1,4 +1,5 @@
-//! The examples are right: each is read strictly, completed, accepted, and survives the way through the store.
+//! Checks the examples: each decodes strictly, gets its defaults, passes validation, and survives a round
+//! trip through the store.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -33,7 +34,7 @@ fn key_of(resource: &Resource) -> Key {
     Key::resource(resource.kind(), &meta.namespace, &meta.name)
 }
 
-/// Completes, checks and stores an example, and reads it back.
+/// Sets defaults, validates and encodes an example, and decodes it again.
 fn survives(file: &Path, mut resource: Resource) {
     let written = resource.to_value();
     assert_eq!(
@@ -82,7 +83,7 @@ fn the_quick_start_is_accepted() {
     }
 }
 
-/// A field that the types do not have would be refused; one that they lose would differ here.
+/// Decoding rejects a field that the types do not have; a field that they drop would differ here.
 #[test]
 fn examples_keep_every_field_they_are_given() {
     for file in files(&folder()) {
@@ -92,7 +93,7 @@ fn examples_keep_every_field_they_are_given() {
     }
 }
 
-/// Whatever stands in `given` and is not a zero value stands in `written` too.
+/// Asserts that every non-zero value in `given` is also in `written`.
 fn covers(given: &serde_json::Value, written: &serde_json::Value, place: &str) {
     match given {
         serde_json::Value::Object(fields) => {

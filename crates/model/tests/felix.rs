@@ -1,4 +1,4 @@
-//! The settings of the node's daemon: accepted values, scopes, defaults, and the table itself.
+//! Settings of the node's daemon: accepted values, scopes, defaults, and the parameter table.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -164,7 +164,7 @@ fn the_table_has_every_parameter_once() {
     assert_eq!(name_of("wireguardKeepAlive"), "WireguardPersistentKeepAlive");
 }
 
-/// Where a default is something that an object can hold, the object is accepted.
+/// Every default that an object can represent must be accepted in one.
 #[test]
 fn documented_defaults_are_accepted() {
     for parameter in FelixConfigurationSpec::PARAMETERS {

@@ -1,4 +1,4 @@
-//! Policies of every shape survive the way from text to types and back.
+//! Arbitrary policies survive the conversion from text to types and back.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -149,7 +149,7 @@ proptest! {
         prop_assert_eq!(Resource::from_store(resource.kind(), stored), Ok(resource));
     }
 
-    /// Whatever stands in the fields of a policy is read or refused, and what is read can be checked and written.
+    /// Arbitrary field values are decoded or rejected, and decoded ones can be validated and encoded.
     #[test]
     fn any_tree_is_read_or_refused(spec in tree()) {
         for kind in ["GlobalNetworkPolicy", "StagedKubernetesNetworkPolicy", "Tier", "Profile", "NetworkSet"] {
@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// Trees whose keys are often those of policies.
+/// Generates trees whose keys are often field names of policies.
 fn tree() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::Value;
     let key = prop::sample::select(vec![

@@ -1,5 +1,5 @@
-//! Objects of every kind, made up from the kind's own schema: what is read can be checked, written and read again, and Kubernetes has the
-//! same opinion of it.
+//! Generates objects of every kind from the kind's own schema. Objects that decode can be validated, encoded
+//! and decoded again, and kube-apiserver reaches the same verdict on them.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -14,7 +14,7 @@ use tortie_model::scalar::Duration;
 use tortie_model::schema::{admission_policies, json_schema};
 use tortie_model::{Kind, Resource, codec, schema};
 
-/// Texts that are right somewhere and wrong elsewhere.
+/// Texts that are valid in some fields and invalid in others.
 const TEXTS: &[&str] = &[
     "",
     "a",
@@ -39,7 +39,7 @@ const TEXTS: &[&str] = &[
     "host:n1",
 ];
 
-/// Texts that are wrong nearly everywhere, each beside one that is right somewhere.
+/// Texts that are invalid nearly everywhere, next to similar ones that are valid somewhere.
 const WRONG_TEXTS: &[&str] = &[
     "role ==",
     "global()",
@@ -89,7 +89,7 @@ fn object(fields: &Value, depth: u32) -> BoxedStrategy<Value> {
         .flatten()
         .map(|(key, schema)| {
             let key = key.clone();
-            // Large specs would never be sparse otherwise.
+            // Without this weight, large specs would never be sparse.
             prop_oneof![2 => Just(None), 1 => value(schema, depth + 1).prop_map(Some)]
                 .prop_map(move |value| (key.clone(), value))
                 .boxed()
@@ -163,7 +163,8 @@ proptest! {
     #[test]
     fn objects_by_their_schema((kind, document) in document()) {
         match Resource::from_user(document.clone()) {
-            // A text may be wrong where a duration or a port stands, but the schema has no field that the type lacks.
+            // A text may be invalid for a duration or a port, but the schema has no field that the type
+            // lacks.
             Err(error) => prop_assert!(!error.to_string().contains("not recognized"), "{error}\n{document}"),
             Ok(mut resource) => {
                 resource.set_defaults();
@@ -192,7 +193,7 @@ fn kubernetes_accepts_every_example() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Paths of all values in a schema that have no parts; `*` is each entry of a list.
+/// Collects the paths of all leaf values of a schema; `*` is each element of a list.
 fn leaves(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     match (schema["properties"].as_object(), schema.get("items")) {
         (Some(properties), _) => {
@@ -203,7 +204,7 @@ fn leaves(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Values for a leaf, right and wrong ones.
+/// Returns valid and invalid values for a leaf.
 fn candidates(schema: &Value) -> Vec<Value> {
     let texts = || TEXTS.iter().chain(WRONG_TEXTS).map(|text| json!(text));
     let bounds = ["minimum", "maximum"].into_iter().filter_map(|key| schema[key].as_i64());
@@ -224,7 +225,7 @@ fn candidates(schema: &Value) -> Vec<Value> {
     values
 }
 
-/// Something that the schema of a value accepts.
+/// Returns a value that the schema accepts.
 fn filler(schema: &Value) -> Value {
     let fits = |value: &Value| admission::refusals(schema, value).is_empty();
     candidates(schema).into_iter().find(fits).unwrap_or_else(|| match schema["type"].as_str() {
@@ -233,7 +234,7 @@ fn filler(schema: &Value) -> Value {
     })
 }
 
-/// Puts a value at a path; objects that are not there are made with what they require.
+/// Sets the value at a path. Missing objects are created with their required fields.
 fn plant(object: &mut Value, schema: &Value, path: &[&str], value: Value) {
     let Some((key, rest)) = path.split_first() else {
         *object = value;
@@ -280,7 +281,7 @@ fn schema_of(object: &Value) -> &'static Value {
     &SCHEMAS.iter().find(|(one, _)| *one == kind).unwrap().1
 }
 
-/// An example with one value replaced.
+/// Returns an example with one value replaced.
 fn with_planted(example: &Value, path: &str, value: Value) -> Value {
     let mut object = example.clone();
     plant(&mut object, schema_of(example), &path.split('/').collect::<Vec<_>>(), value);

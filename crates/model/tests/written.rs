@@ -1,4 +1,4 @@
-//! What objects look like when they are written: what is always there, in which order, and what defaults add.
+//! The serialised form of objects: fields that are always present, their order, and the defaults.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

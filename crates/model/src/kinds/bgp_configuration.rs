@@ -1,4 +1,4 @@
-//! How nodes speak BGP: settings of the whole cluster (`default`) or of one node (`node.<name>`).
+//! BGP settings of the whole cluster (`default`) or of one node (`node.<name>`).
 
 use super::cel_settings;
 use super::shared::{
@@ -14,16 +14,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 string_enum! {
-    /// Whether routes to single addresses of load balancers are left to those of their pools.
+    /// Whether load balancer addresses are advertised only as part of their pool's route.
     pub enum ServiceLoadBalancerAggregation { Enabled, Disabled }
 }
 
 string_enum! {
-    /// On which addresses the speaker listens.
+    /// The addresses on which the BGP speaker listens.
     pub enum BindMode { None, NodeIP }
 }
 
-/// Networks of services of one sort. The schema has the same bound, without which Kubernetes would check none of them.
+/// Maximum number of service networks of one type. The schema has the same bound: without it, the estimated
+/// CEL cost would exceed the limit of Kubernetes.
 const MAX_SERVICE_BLOCKS: usize = 10_000;
 
 pub type BGPConfiguration = Object<BGPConfigurationSpec>;
@@ -85,7 +86,7 @@ pub struct BGPConfigurationSpec {
     pub ipv6_normal_route_priority: Option<i64>,
 }
 
-/// Addresses of services that may be announced.
+/// Service addresses that may be advertised.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["cidr"]))]
@@ -95,7 +96,7 @@ pub struct ServiceIPBlock {
     pub cidr: String,
 }
 
-/// A name for a community, to be used in prefix advertisements.
+/// A named community for use in prefix advertisements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["name", "value"]))]
@@ -108,7 +109,7 @@ pub struct Community {
     pub value: String,
 }
 
-/// Communities that routes inside a prefix carry.
+/// Communities to attach to routes within a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["cidr", "communities"]))]
@@ -116,7 +117,7 @@ pub struct PrefixAdvertisement {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::masked_network_or_address")]
     pub cidr: String,
-    /// Values, or names that `communities` defines.
+    /// Community values, or names defined in `communities`.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::communities_or_names")]
     pub communities: Vec<String>,

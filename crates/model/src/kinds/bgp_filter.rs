@@ -1,4 +1,4 @@
-//! Which routes are taken from and given to BGP peers, and what is changed in them.
+//! Filters for routes that are imported from and exported to BGP peers, with operations on accepted routes.
 
 use super::cel_settings;
 use super::shared::{MAX_ROUTE_PRIORITY, check_community};
@@ -21,24 +21,25 @@ string_enum! {
 }
 
 string_enum! {
-    /// Where a route was learned.
+    /// The source from which a route was learned.
     pub enum BGPFilterSource { RemotePeers }
 }
 
 string_enum! {
-    /// Whether the peer is in another autonomous system or in ours.
+    /// Whether the peer is in another autonomous system (eBGP) or in the same one (iBGP).
     pub enum BGPFilterPeerType { External = "eBGP", Internal = "iBGP" }
 }
 
-/// Rules of one list. The schema has the same bound, without which Kubernetes would check none of them.
+/// Maximum number of rules in one list. The schema has the same bound: without it, the estimated CEL cost
+/// would exceed the limit of Kubernetes.
 const MAX_FILTER_RULES: usize = 10_000;
-/// Characters of a network, and bits of a prefix.
+/// Maximum characters of a network and maximum prefix length.
 const V4_LIMITS: (usize, i32) = (18, 32);
 const V6_LIMITS: (usize, i32) = (43, 128);
 
 pub type BGPFilter = Object<BGPFilterSpec>;
 
-/// Rules are tried in order; the first that matches decides.
+/// Rules are evaluated in order; the first match decides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(transform = describe_families)]
@@ -57,7 +58,7 @@ pub struct BGPFilterSpec {
     pub import_v6: Vec<BGPFilterRule>,
 }
 
-/// Puts into the schema what is true of the rules of one family only.
+/// Adds the constraints of each address family to the schema.
 fn describe_families(schema: &mut Schema) {
     for (key, pattern, max_chars, max_length) in [
         ("exportV4", patterns::ipv4_network(), V4_LIMITS.0, V4_LIMITS.1),
@@ -76,7 +77,7 @@ fn describe_families(schema: &mut Schema) {
     }
 }
 
-/// All that is given must match.
+/// A route matches if all specified fields match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["action"], "x-kubernetes-validations" = cel_settings::bgp_filter_rule()))]
@@ -127,7 +128,7 @@ pub struct BGPFilterCommunities {
     pub values: Vec<String>,
 }
 
-/// One change to an accepted route: exactly one field is set.
+/// One operation on an accepted route: exactly one field is set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_filter_operation()))]

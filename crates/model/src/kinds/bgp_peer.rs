@@ -1,4 +1,4 @@
-//! Whom nodes speak BGP with.
+//! BGP peers of nodes.
 
 use super::cel_settings;
 use super::shared::{BGPPassword, check_name, check_optional_name};
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 string_enum! {
-    /// The next hop in routes sent to the peer.
+    /// The next hop in routes advertised to the peer.
     pub enum NextHopMode { Auto, Self_ = "Self", Keep }
 }
 
 string_enum! {
-    /// From which address sessions are opened.
+    /// The source address of BGP sessions.
     pub enum SourceAddress { UseNodeIP, None }
 }
 
 string_enum! {
-    /// Whether selected peers get the session back without a BGPPeer of their own.
+    /// Whether selected peers establish the reverse session without a BGPPeer of their own.
     pub enum ReversePeering { Auto, Manual }
 }
 
@@ -32,7 +32,7 @@ pub type BGPPeer = Object<BGPPeerSpec>;
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = cel_settings::bgp_peer()))]
 pub struct BGPPeerSpec {
-    /// The one node that has the peer; with neither this nor `nodeSelector`, all have it.
+    /// The node that has this peer. If neither this nor `nodeSelector` is set, all nodes have it.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::optional_name")]
     pub node: String,
@@ -115,10 +115,10 @@ impl Spec for BGPPeerSpec {
 }
 
 impl BGPPeerSpec {
-    /// The peer's address and, if written, its port; `None` if `peerIP` is empty or is neither.
+    /// Returns the peer's address and port, if specified; `None` if `peerIP` is empty or malformed.
     pub fn peer_address(&self) -> Option<(IpAddr, Option<u16>)> {
         let address = self.peer_ip.parse().map(|ip| (ip, None));
-        // A scope or a flow label in brackets would parse as a socket address and means nothing here.
+        // Reject scope identifiers: they would parse as part of a socket address but have no meaning here.
         let socket = || self.peer_ip.parse::<SocketAddr>().map(|socket| (socket.ip(), Some(socket.port())));
         address
             .ok()

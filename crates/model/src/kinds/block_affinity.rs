@@ -1,4 +1,5 @@
-//! Which node a block of addresses belongs to, as a resource. The allocator keeps its own record elsewhere.
+//! The affinity of an address block to a node, as a resource. In etcd the allocator stores
+//! [`crate::ipam::BlockAffinity`] instead.
 
 use super::shared::check_name;
 use crate::object::{NoStatus, StatusForm};
@@ -10,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 string_enum! {
-    /// How far a claim has come; an empty one counts as confirmed.
+    /// The state of a claim; an empty state counts as confirmed.
     pub enum BlockAffinityState {
         Confirmed = "confirmed",
         Pending = "pending",
@@ -36,7 +37,7 @@ pub struct BlockAffinitySpec {
     pub type_: BlockAffinityType,
     #[schemars(schema_with = "forms::masked_network")]
     pub cidr: String,
-    /// Set while the object is being deleted, never by people.
+    /// Set by the software while the object is being deleted; users must not set it.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = false))]
     pub deleted: bool,

@@ -1,4 +1,4 @@
-//! A request to watch what a node does, and what it reports.
+//! A request to report the status of a node, and the reported status.
 
 use super::cel_settings;
 use super::shared::check_name;
@@ -11,17 +11,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 string_enum! {
-    /// What is reported.
+    /// A category of status information.
     pub enum NodeStatusClass { Agent, BGP, Routes }
 }
 
 string_enum! {
-    /// Whether the BGP daemon works.
+    /// The state of the BGP daemon.
     pub enum BGPDaemonState { Ready, NotReady }
 }
 
 string_enum! {
-    /// Where a session comes from.
+    /// The configuration that a session originates from.
     pub enum BGPPeerType { NodeMesh, NodePeer, GlobalPeer }
 }
 
@@ -30,7 +30,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// Whether a route is used (FIB) or only known (RIB).
+    /// Whether a route is installed (FIB) or only known (RIB).
     pub enum NodeRouteType { FIB, RIB }
 }
 
@@ -51,7 +51,7 @@ pub struct CalicoNodeStatusSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(min = 1, max = 3), extend("x-kubernetes-validations" = cel_settings::unique()))]
     pub classes: Vec<NodeStatusClass>,
-    /// 0 asks for no refresh.
+    /// 0 disables the refresh.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(range(min = 0, max = 86400))]
     pub update_period_seconds: Option<i64>,

@@ -1,4 +1,4 @@
-//! The rules about rules that a Kubernetes API server can check by itself, in its expression language.
+//! CEL validation rules with which kube-apiserver checks policies and their rules.
 
 use crate::schema::{forms, patterns};
 use serde_json::{Map, Value, json};
@@ -7,15 +7,16 @@ pub(super) fn rule(expression: &str, message: &str) -> Value {
     forms::rule(expression, message)
 }
 
-/// The same, and which field of the object is to blame.
+/// Builds a validation rule whose errors refer to `field`.
 pub(super) fn rule_at(field: &str, expression: &str, message: &str) -> Value {
     json!({"rule": expression, "message": message, "fieldPath": format!(".{field}")})
 }
 
-/// Whether a selector has `global()` somewhere, other than in quoted text.
+/// Matches a selector that contains `global()` outside of quoted text.
 const HAS_GLOBAL: &str = r#"^([^'"]|'[^']*'|"[^"]*")*global\\("#;
 
-/// A selector of endpoints, which are never global. Its form says so too, but not why.
+/// Returns a rule that rejects `global()` in a selector of endpoints. The pattern of the field rejects it as
+/// well, but without this message.
 fn not_global(field: &str) -> Value {
     rule_at(
         field,
@@ -24,12 +25,12 @@ fn not_global(field: &str) -> Value {
     )
 }
 
-/// Whether a protocol is this one, however it is written.
+/// Returns an expression that is true if the field is this protocol, given as a name or a number.
 fn is_protocol(field: &str, name: &str, number: u8) -> String {
     format!("(self.{field} == '{name}' || self.{field} == {number} || self.{field} == '{number}')")
 }
 
-/// ICMP is of one IP version.
+/// Returns a rule that requires the IP version that matches the ICMP protocol.
 fn icmp_version(field: &str, name: &str, number: u8, other: u8) -> Value {
     let needed = 10 - other;
     rule_at(
@@ -46,7 +47,7 @@ const ENDS: [&str; 2] = ["source", "destination"];
 const PORT_LISTS: [&str; 2] = ["ports", "notPorts"];
 const NET_LISTS: [&str; 2] = ["nets", "notNets"];
 
-/// An expression that is true when the lists of ports of both ends are absent or `fits` them.
+/// Returns an expression that is true if every port list of both ends is absent or satisfies `fits`.
 fn all_ports(fits: impl Fn(&str) -> String) -> String {
     let of_end = |end: &str| {
         let lists = PORT_LISTS
@@ -109,7 +110,8 @@ pub(super) fn rules() -> Value {
     ])
 }
 
-/// Schemas of which a rule must fit one each. They look into lists of texts, where an expression would cost more than Kubernetes admits.
+/// Returns alternative schemas for a rule, which must match one of each group. They examine lists of strings,
+/// for which the estimated cost of a CEL expression would exceed the limit of Kubernetes.
 pub(super) fn rule_choices() -> Value {
     let both_ends = |lists: [&str; 2], pattern: &str| -> Map<String, Value> {
         let items = |list: &str| (list.to_owned(), json!({"items": {"pattern": pattern}}));
@@ -127,7 +129,7 @@ pub(super) fn rule_choices() -> Value {
     ])
 }
 
-/// What values a comparison of labels has depends on its operator.
+/// Returns alternative schemas for a label requirement: the operator determines which values are allowed.
 pub(super) fn label_requirement_choices() -> Value {
     json!([
         {"required": ["values"], "properties": {"operator": {"enum": ["In", "NotIn"]}, "values": {"minItems": 1}}},
@@ -180,7 +182,7 @@ pub(super) fn http_path() -> Value {
     )])
 }
 
-/// What a rule may say depends on where it stands.
+/// Returns the rules that depend on the direction in which a policy rule is used.
 fn places() -> Vec<Value> {
     vec![
         not_global("selector"),
@@ -242,7 +244,7 @@ fn global() -> Vec<Value> {
     ]
 }
 
-/// Lists, texts and flags that a staged policy has beside its tier.
+/// Fields of a staged policy besides the tier: lists, texts and flags.
 const STAGED_LISTS: [&str; 4] = ["ingress", "egress", "types", "performanceHints"];
 const STAGED_TEXTS: [&str; 2] = ["selector", "serviceAccountSelector"];
 const STAGED_GLOBAL_FLAGS: [&str; 3] = ["doNotTrack", "preDNAT", "applyOnForward"];
@@ -291,7 +293,8 @@ pub(super) fn staged_kubernetes_policy() -> Value {
     )])
 }
 
-/// The tiers that always exist stay as they are; the rule stands at the top of the object, where the name is.
+/// Returns a rule that protects the settings of a built-in tier. It belongs to the root of the object,
+/// because it refers to the name.
 pub(super) fn tier(name: &str, order: f64, action: &str) -> Value {
     rule_at(
         "spec",

@@ -1,4 +1,4 @@
-//! The rules about pools, BGP, endpoints and settings that a Kubernetes API server can check by itself.
+//! CEL validation rules with which kube-apiserver checks pools, BGP resources, endpoints and settings.
 
 use super::cel::{rule, rule_at};
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ const DEFAULT_ONLY: [&str; 7] = [
     "nodeMeshMaxRestartTime",
 ];
 
-/// An expression that is true when the text field is there and not empty.
+/// Returns an expression that is true if the field is present and not empty.
 fn is_set(field: &str) -> String {
     format!("(has(self.{field}) && size(self.{field}) > 0)")
 }
 
-/// Two text fields of which at most one may be set.
+/// Returns a rule that allows at most one of two text fields.
 fn at_most_one(a: &str, b: &str) -> Value {
     rule_at(b, &format!("!({} && {})", is_set(a), is_set(b)), &format!("{a} and {b} cannot both be set"))
 }
@@ -126,7 +126,7 @@ pub(super) fn bgp_configuration() -> Value {
     ])
 }
 
-/// What only the object of the whole cluster may say.
+/// Returns rules for fields that are allowed only in the cluster-wide object.
 pub(super) fn bgp_configuration_object() -> Vec<Value> {
     let only = |field: &&str| {
         rule_at(
@@ -246,7 +246,8 @@ pub(super) fn route_table_range() -> Value {
     json!([rule_at("min", "self.min <= self.max", "min must not be greater than max")])
 }
 
-/// Lists of a few entries that are not sets, since they are replaced as a whole.
+/// Returns a rule for lists with few elements that are not declared as sets, because they are replaced as a
+/// whole.
 pub(super) fn unique() -> Value {
     json!([rule("self.all(a, self.exists_one(b, a == b))", "must have every entry once")])
 }
@@ -266,7 +267,7 @@ pub(super) fn host_endpoint_template() -> Value {
     )])
 }
 
-/// Kinds of which there is one object.
+/// Returns the rules for kinds with a single object.
 pub(super) fn singleton() -> Vec<Value> {
     vec![rule_at(
         "metadata",

@@ -1,4 +1,4 @@
-//! What is true of the whole cluster. There is one object, `default`, and the software keeps it.
+//! Information about the whole cluster. There is one object, `default`, which the software maintains.
 
 use super::cel_settings;
 use crate::object::{NoStatus, StatusForm};
@@ -14,12 +14,12 @@ pub type ClusterInformation = Object<ClusterInformationSpec>;
 pub struct ClusterInformationSpec {
     #[serde(rename = "clusterGUID", skip_serializing_if = "is_default")]
     pub cluster_guid: String,
-    /// Words separated by commas.
+    /// Comma-separated words.
     #[serde(skip_serializing_if = "is_default")]
     pub cluster_type: String,
     #[serde(skip_serializing_if = "is_default")]
     pub calico_version: String,
-    /// While it is false, nothing may rely on the datastore.
+    /// While false, components must not rely on the datastore.
     #[serde(skip_serializing_if = "is_default")]
     pub datastore_ready: Option<bool>,
     #[serde(skip_serializing_if = "is_default")]

@@ -1,10 +1,10 @@
-//! Conditions in a status, in Kubernetes' form.
+//! Status conditions in the format of Kubernetes.
 
 use crate::scalar::is_default;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One thing that is or is not so. Fields that are not marked are always written, as the reference does.
+/// A status condition. As in Calico, fields without `skip_serializing_if` are always written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Condition {

@@ -1,4 +1,4 @@
-//! The interfaces of nodes that policy applies to.
+//! Interfaces of nodes that policies apply to.
 
 use super::cel_settings;
 use super::shared::{check_name, check_port_name, check_port_protocol};
@@ -19,7 +19,7 @@ pub struct HostEndpointSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::name")]
     pub node: String,
-    /// An interface, or `*` for all of the node's.
+    /// An interface, or `*` for all interfaces of the node.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::optional_interface")]
     pub interface_name: String,

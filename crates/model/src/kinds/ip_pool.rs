@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 string_enum! {
-    /// Between which nodes packets travel inside other packets.
+    /// Between which nodes packets are encapsulated.
     pub enum EncapMode { Never, Always, CrossSubnet }
 }
 
 string_enum! {
-    /// What addresses of a pool are for.
+    /// A purpose for which addresses of a pool may be used.
     pub enum AllowedUse { Workload, Tunnel, LoadBalancer }
 }
 
 string_enum! {
-    /// Whether addresses are taken without being asked for by pool.
+    /// Whether addresses are assigned from the pool without an explicit request for it.
     pub enum AssignmentMode { Automatic, Manual }
 }
 
@@ -43,12 +43,12 @@ pub struct IPPoolSpec {
     /// Whether packets that leave the pools are masqueraded.
     #[serde(skip_serializing_if = "is_default")]
     pub nat_outgoing: bool,
-    /// No new addresses are taken from a disabled pool.
+    /// No new addresses are assigned from a disabled pool.
     #[serde(skip_serializing_if = "is_default")]
     pub disabled: bool,
     #[serde(rename = "disableBGPExport", skip_serializing_if = "is_default")]
     pub disable_bgp_export: bool,
-    /// The prefix length of the blocks that nodes take from the pool.
+    /// The prefix length of the blocks that nodes claim from the pool.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(range(min = 0, max = 128))]
     pub block_size: i32,
@@ -146,7 +146,8 @@ impl IPPoolSpec {
         );
     }
 
-    /// Without a network there is no family; what is wrong in both is still worth telling at once.
+    /// Checks the block size if the network, and thus the address family, is unknown: reports sizes that are
+    /// invalid in both families.
     fn check_size_of_any_family(&self, at: &Checker<'_>) {
         at.field("blockSize").ensure(
             matches!(self.block_size, 0 | 20..=32 | 116..=128),
@@ -207,7 +208,7 @@ impl IPPoolSpec {
 }
 
 impl IPPool {
-    /// Whether a stored pool may become `new`.
+    /// Checks whether a stored pool may be updated to `new`.
     pub fn check_update(&self, new: &IPPool) -> Result<(), ValidationError> {
         Checker::run(|at| {
             let (old, new, at) = (&self.spec, &new.spec, at.field("spec"));

@@ -1,4 +1,4 @@
-//! Addresses that are never handed out on their own.
+//! Addresses that are assigned only on explicit request.
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;

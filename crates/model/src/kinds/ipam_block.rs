@@ -1,4 +1,4 @@
-//! A block of addresses as Kubernetes keeps it. In etcd it is [`crate::ipam::Block`] instead.
+//! A block of addresses as stored in Kubernetes. The etcd format is [`crate::ipam::Block`].
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
@@ -23,10 +23,10 @@ pub struct IPAMBlockSpec {
     pub affinity: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub affinity_claim_time: Option<String>,
-    /// One entry per address: an index into `attributes`, or nothing if the address is free.
+    /// One entry per address: an index into `attributes`, or null if the address is free.
     #[schemars(extend("items" = {"type": "integer", "nullable": true}))]
     pub allocations: Vec<Option<i64>>,
-    /// Free addresses by their offset, first to be used first.
+    /// Ordinals of free addresses, in the order in which they are assigned.
     pub unallocated: Vec<i64>,
     pub attributes: Vec<IPAMBlockAttribute>,
     pub sequence_number: u64,
@@ -36,7 +36,7 @@ pub struct IPAMBlockSpec {
     pub strict_affinity: bool,
 }
 
-/// Who holds an address, or when it was given back.
+/// The owner of an allocated address, or the time of its release.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct IPAMBlockAttribute {

@@ -1,4 +1,4 @@
-//! Settings of address management. There is one object, `default`.
+//! Settings of IP address management. There is one object, `default`.
 
 use super::cel_settings;
 use super::shared::Switch;
@@ -16,18 +16,19 @@ pub type IPAMConfiguration = Object<IPAMConfigurationSpec>;
 pub struct IPAMConfigurationSpec {
     /// Whether a node may only use addresses of its own blocks.
     pub strict_affinity: bool,
-    /// 0 is no limit of its own.
+    /// 0 means that this setting imposes no limit.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(range(min = 0, max = 1000000), extend("default" = 0))]
     pub max_blocks_per_host: i64,
-    /// Whether nodes take blocks by themselves. Always written, since a stored object without it means no.
+    /// Whether nodes claim blocks automatically. Always written, because a stored object without it means
+    /// false.
     #[serde(serialize_with = "unset_is_false")]
     #[schemars(extend("default" = true))]
     pub auto_allocate_blocks: Option<bool>,
-    /// Whether a virtual machine keeps its address when it is started again; on unless disabled.
+    /// Whether a virtual machine keeps its address across restarts; enabled by default.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "is_default")]
     pub kubevirt_vm_address_persistence: Switch,
-    /// How long a released address is left unused.
+    /// How long a released address is not assigned again.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(range(min = 0, max = 1200))]
     pub ip_cooldown_seconds: i64,

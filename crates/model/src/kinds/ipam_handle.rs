@@ -1,4 +1,5 @@
-//! Who has addresses in which blocks, as Kubernetes keeps it. In etcd it is [`crate::ipam::Handle`] instead.
+//! The number of addresses that a handle has in each block, as stored in Kubernetes. The etcd format is
+//! [`crate::ipam::Handle`].
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
@@ -14,7 +15,7 @@ pub type IPAMHandle = Object<IPAMHandleSpec>;
 #[serde(default)]
 #[schemars(extend("required" = ["handleID", "block"]))]
 pub struct IPAMHandleSpec {
-    /// As it was given; the object's name is in lower case.
+    /// The original identifier; the object's name is its lower-case form.
     #[serde(rename = "handleID")]
     #[schemars(length(min = 1))]
     pub handle_id: String,

@@ -1,4 +1,4 @@
-//! What the controllers that follow Kubernetes do. There is one object, `default`.
+//! Settings of kube-controllers. There is one object, `default`.
 
 use super::cel_settings;
 use super::shared::{Switch, check_labels, check_name, check_pattern};
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
 string_enum! {
-    /// The least severe message that is logged.
+    /// The lowest severity that is logged.
     pub enum ControllersLogLevel { None, Debug, Info, Warning, Error, Fatal, Panic }
 }
 
 string_enum! {
-    /// Which services of type LoadBalancer get an address.
+    /// The services of type LoadBalancer that get an address.
     pub enum AssignIPs { AllServices, RequestedServicesOnly }
 }
 
-/// The schema has the same bounds, without which Kubernetes would check none of it.
+/// The schema has the same bounds: without them, the estimated CEL cost would exceed the limit of Kubernetes.
 const MAX_TEMPLATES: usize = 256;
 const MAX_PATTERN_CHARS: usize = 1024;
 
@@ -37,7 +37,7 @@ pub struct KubeControllersConfigurationSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Enabled"))]
     pub health_checks: Switch,
-    /// 0 turns compaction off.
+    /// 0 disables compaction.
     #[serde(rename = "etcdV3CompactionPeriod", skip_serializing_if = "is_default")]
     pub etcd_v3_compaction_period: Option<Duration>,
     #[serde(skip_serializing_if = "is_default")]
@@ -50,7 +50,7 @@ pub struct KubeControllersConfigurationSpec {
     pub debug_profile_port: Option<i64>,
 }
 
-/// A controller that is left out does not run.
+/// A controller that is omitted does not run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ControllersConfig {
@@ -79,7 +79,7 @@ pub struct NodeControllerConfig {
     pub sync_labels: Switch,
     #[serde(skip_serializing_if = "is_default")]
     pub host_endpoint: Option<AutoHostEndpointConfig>,
-    /// How long an address must look leaked before it is released; 0 turns that off.
+    /// How long an address must appear leaked before it is released; 0 disables the release.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "15m0s"))]
     pub leak_grace_period: Option<Duration>,
@@ -97,7 +97,7 @@ pub struct AutoHostEndpointConfig {
     pub templates: Vec<HostEndpointTemplate>,
 }
 
-/// Host endpoints to make for every node that it selects.
+/// Host endpoints to create for every node that the template selects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["generateName"], "x-kubernetes-validations" = cel_settings::host_endpoint_template()))]
@@ -145,7 +145,7 @@ pub struct MigrationControllerConfig {
     pub policy_name_migrator: Switch,
 }
 
-/// What the controllers run with, and the environment that had a part in it.
+/// The configuration that the controllers run with, and the environment variables that contributed to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct KubeControllersConfigurationStatus {

@@ -1,4 +1,4 @@
-//! The parts of a Kubernetes NetworkPolicy, and what keeps one from becoming a policy of ours.
+//! The parts of a Kubernetes NetworkPolicy, and their validation.
 
 use crate::scalar::{Port, is_default};
 use crate::schema::forms;
@@ -10,16 +10,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 string_enum! {
-    /// How a label compares with values.
+    /// How a label is compared with values.
     pub enum LabelOperator { In, NotIn, Exists, DoesNotExist }
 }
 
 string_enum! {
-    /// The protocols that Kubernetes knows.
+    /// The protocols that Kubernetes supports.
     pub enum KubernetesProtocol { TCP, UDP, SCTP }
 }
 
-/// Rules of a policy, and ports and peers of a rule. The schema has the same bound, without which Kubernetes would check none of them.
+/// Maximum number of rules of a policy, and of ports and peers of a rule. The schema has the same bound:
+/// without it, the estimated CEL cost would exceed the limit of Kubernetes.
 pub(super) const MAX_ITEMS: usize = 1024;
 
 /// All labels and all expressions must match; an empty selector matches everything.
@@ -67,7 +68,7 @@ pub struct KubernetesEgressRule {
     pub to: Vec<KubernetesPeer>,
 }
 
-/// A port, or a range up to `endPort`; without one, every port of the protocol.
+/// A port, or a range up to `endPort`; if omitted, every port of the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = super::cel::kubernetes_port()))]

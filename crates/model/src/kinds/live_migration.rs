@@ -1,4 +1,4 @@
-//! A virtual machine on its way from one node to another.
+//! The live migration of a virtual machine from one node to another.
 
 use crate::object::{NoStatus, StatusForm};
 use crate::scalar::is_default;
@@ -22,7 +22,7 @@ pub struct LiveMigrationSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LiveMigrationSource {
-    /// The machine with all its interfaces.
+    /// The virtual machine with all its interfaces.
     #[serde(skip_serializing_if = "is_default")]
     pub workload: Option<WorkloadIdentifier>,
     /// One interface.
@@ -40,7 +40,7 @@ pub struct LiveMigrationTarget {
     pub workload_endpoint: Option<WorkloadEndpointIdentifier>,
 }
 
-/// The host name does not count when the orchestrator is `k8s`.
+/// The host name is ignored if the orchestrator is `k8s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WorkloadIdentifier {
@@ -52,7 +52,7 @@ pub struct WorkloadIdentifier {
     pub workload_id: String,
 }
 
-/// The host name does not count when the orchestrator is `k8s`.
+/// The host name is ignored if the orchestrator is `k8s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WorkloadEndpointIdentifier {

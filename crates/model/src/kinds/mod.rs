@@ -1,4 +1,4 @@
-//! The kinds: one module each, holding its types, its defaults and its rules.
+//! The resource kinds: one module each, with its types, defaults and validation rules.
 
 mod bgp_configuration;
 mod bgp_filter;

@@ -1,4 +1,4 @@
-//! Sets of addresses that rules pick by label.
+//! Sets of networks that rules select by label.
 
 use crate::scalar::is_default;
 use crate::schema::forms;
@@ -6,13 +6,13 @@ use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Would make a set look like one of another namespace.
+/// Rejected on network sets: it would make a set appear to belong to another namespace.
 pub(crate) const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 
-/// Addresses for rules of any namespace.
+/// Networks for rules in any namespace.
 pub type GlobalNetworkSet = Object<GlobalNetworkSetSpec>;
 
-/// Addresses for rules that look into its namespace.
+/// Networks for rules that select its namespace.
 pub type NetworkSet = Object<NetworkSetSpec>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,7 +58,7 @@ fn check_set(at: &Checker<'_>, metadata: &ObjectMeta, nets: &[String]) {
             format!("label {NAMESPACE_LABEL} is not allowed"),
         );
     }
-    // Host bits and duplicates do no harm: nets are masked and merged where they are used.
+    // Host bits and duplicates are harmless: nets are masked and merged where they are used.
     for (at, net) in at.field("spec").field("nets").each(nets) {
         at.cidr(net);
     }

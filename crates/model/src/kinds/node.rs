@@ -1,4 +1,4 @@
-//! A machine that carries workloads: its addresses and its part in routing and tunnels.
+//! A host that runs workloads: its addresses and its settings for routing and tunnels.
 
 use crate::object::StatusForm;
 use crate::scalar::{ASNumber, is_default};
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 string_enum! {
-    /// Where an address of a node is known from.
+    /// The source of a node's address.
     pub enum NodeAddressType { CalicoNodeIP, InternalIP, ExternalIP }
 }
 
@@ -42,22 +42,22 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeBGPSpec {
-    /// Without it, the cluster's default.
+    /// Defaults to the AS number of the cluster.
     #[serde(skip_serializing_if = "is_default")]
     pub as_number: Option<ASNumber>,
-    /// With the prefix length of the node's network, as is the IPv6 one.
+    /// Includes the prefix length of the node's network, as does the IPv6 address.
     #[serde(skip_serializing_if = "is_default")]
     pub ipv4_address: String,
     #[serde(skip_serializing_if = "is_default")]
     pub ipv6_address: String,
     #[serde(rename = "ipv4IPIPTunnelAddr", skip_serializing_if = "is_default")]
     pub ipv4_ipip_tunnel_addr: String,
-    /// Makes the node a route reflector of this cluster.
+    /// Makes the node a route reflector with this cluster ID.
     #[serde(rename = "routeReflectorClusterID", skip_serializing_if = "is_default")]
     pub route_reflector_cluster_id: String,
 }
 
-/// What an orchestrator calls the node.
+/// The name of the node in an orchestrator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OrchRef {

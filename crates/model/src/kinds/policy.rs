@@ -1,4 +1,4 @@
-//! Policies: rules for the endpoints that a selector picks.
+//! Policies: rules for the endpoints that a selector matches.
 
 use super::rule::Rule;
 use super::rule_check::{Direction, Owner, check_rules};
@@ -8,19 +8,19 @@ use crate::{Checker, Kind, NoStatus, Object, ObjectMeta, Spec, StatusForm, names
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The tier of policies that name none.
+/// The tier of policies that specify none.
 pub const DEFAULT_TIER: &str = "default";
 
-/// Repeats a policy's tier, so that policies can be listed by it.
+/// Label with a policy's tier, by which policies can be listed.
 pub const TIER_LABEL: &str = "projectcalico.org/tier";
 
 string_enum! {
-    /// A direction that a policy governs.
+    /// A direction that a policy applies to.
     pub enum PolicyType { Ingress, Egress }
 }
 
 string_enum! {
-    /// What a node may do to be quick; never changes a verdict.
+    /// An optimisation that a node may use; never changes a verdict.
     pub enum PerformanceHint { AssumeNeededOnEveryNode }
 }
 
@@ -37,7 +37,7 @@ pub struct GlobalNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
     pub tier: String,
-    /// Lower comes first; without one a policy comes last.
+    /// Policies with a lower order apply first; policies without an order apply last.
     #[serde(skip_serializing_if = "is_default")]
     pub order: Option<Float>,
     #[serde(skip_serializing_if = "is_default")]
@@ -46,7 +46,7 @@ pub struct GlobalNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub egress: Vec<Rule>,
-    /// Empty: every endpoint.
+    /// If empty, the policy applies to every endpoint.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::selector")]
     pub selector: String,
@@ -77,7 +77,7 @@ pub struct NetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::optional_tier", extend("default" = DEFAULT_TIER))]
     pub tier: String,
-    /// Lower comes first; without one a policy comes last.
+    /// Policies with a lower order apply first; policies without an order apply last.
     #[serde(skip_serializing_if = "is_default")]
     pub order: Option<Float>,
     #[serde(skip_serializing_if = "is_default")]
@@ -86,7 +86,7 @@ pub struct NetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub egress: Vec<Rule>,
-    /// Empty: every endpoint of the namespace.
+    /// If empty, the policy applies to every endpoint of the namespace.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::selector")]
     pub selector: String,
@@ -171,7 +171,7 @@ impl NetworkPolicySpec {
     }
 }
 
-/// A policy that does not say which directions it governs governs those it has rules for, ingress if it has none.
+/// Sets omitted types to the directions that the policy has rules for, or to ingress if it has no rules.
 pub(super) fn set_types(types: &mut Vec<PolicyType>, ingress: &[Rule], egress: &[Rule]) {
     if !types.is_empty() {
         return;

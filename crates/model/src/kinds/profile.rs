@@ -1,4 +1,4 @@
-//! Profiles: rules and labels that endpoints take by name.
+//! Profiles: rules and labels that endpoints refer to by name.
 
 use super::rule::Rule;
 use super::rule_check::{Direction, Owner, check_rules};
@@ -20,7 +20,7 @@ pub struct ProfileSpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(length(max = 1024))]
     pub egress: Vec<Rule>,
-    /// Endpoints with this profile have these labels unless they have their own.
+    /// Labels that endpoints with this profile inherit unless they set them themselves.
     #[serde(skip_serializing_if = "is_default")]
     pub labels_to_apply: BTreeMap<String, String>,
 }

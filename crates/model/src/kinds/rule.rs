@@ -1,4 +1,4 @@
-//! Rules: what policies and profiles are made of.
+//! The rules of policies and profiles.
 
 use crate::scalar::{Port, Protocol, is_default};
 use crate::schema::forms;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 string_enum! {
-    /// What becomes of a packet that a rule matches.
+    /// The action for a packet that a rule matches.
     pub enum Action { Allow, Deny, Log, Pass }
 }
 
-/// One rule: all that is written must match.
+/// A packet matches a rule if all specified fields match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend(
@@ -43,7 +43,7 @@ pub struct Rule {
     pub metadata: Option<RuleMetadata>,
 }
 
-/// ICMP messages. Without a type this matches all of them.
+/// ICMP messages; if `type` is omitted, all of them match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = super::cel::icmp()))]
@@ -56,7 +56,7 @@ pub struct ICMPFields {
     pub code: Option<i64>,
 }
 
-/// One end of the traffic.
+/// The source or destination of the traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = super::cel::entity()))]
@@ -96,13 +96,13 @@ pub struct ServiceMatch {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::name")]
     pub name: String,
-    /// Empty: the namespace of the policy.
+    /// Defaults to the namespace of the policy.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(schema_with = "forms::optional_name")]
     pub namespace: String,
 }
 
-/// Workloads by the service account they run as.
+/// Workloads, selected by their service account.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceAccountMatch {
@@ -114,7 +114,7 @@ pub struct ServiceAccountMatch {
     pub selector: String,
 }
 
-/// HTTP requests: any of the methods and any of the paths.
+/// HTTP requests with any of the methods and any of the paths.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HTTPMatch {
@@ -126,7 +126,7 @@ pub struct HTTPMatch {
     pub paths: Vec<HTTPPath>,
 }
 
-/// The path of a request: either all of it or its beginning.
+/// The path of a request: an exact match or a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = super::cel::http_path()))]
@@ -139,7 +139,7 @@ pub struct HTTPPath {
     pub prefix: String,
 }
 
-/// Notes that end up beside the rule in the kernel.
+/// Annotations that are shown with the rule in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RuleMetadata {

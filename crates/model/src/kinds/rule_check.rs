@@ -1,4 +1,4 @@
-//! What a rule may not say.
+//! Validation of rules.
 
 use super::rule::{Action, EntityRule, HTTPMatch, ICMPFields, Rule};
 use crate::meta::check_annotations;
@@ -8,12 +8,12 @@ use crate::validation::{Checker, Family, Interval};
 use ipnet::IpNet;
 use std::fmt::Display;
 
-/// Whom a rule belongs to.
+/// The kind of resource that a rule belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     NetworkPolicy,
     GlobalPolicy,
-    /// Profiles have no CRD, and so the reference does not apply to them what it leaves to the CRD's schema.
+    /// Profiles have no CRD, so checks that Calico leaves to the CRD schema do not apply to them.
     Profile,
 }
 
@@ -89,7 +89,7 @@ fn check_icmp(at: &Checker<'_>, icmp: &ICMPFields) {
     }
 }
 
-/// A rule speaks of one IP version.
+/// Checks that all networks of a rule belong to one IP version.
 fn check_families(at: &Checker<'_>, rule: &Rule) {
     let mut seen = match rule.ip_version {
         Some(4) => Some((Family::V4, "ipVersion")),
@@ -170,7 +170,7 @@ fn list(items: &[impl ToString]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// What must not be said together in one rule.
+/// Checks for fields of a rule that must not be combined.
 fn check_combinations(at: &Checker<'_>, rule: &Rule) {
     for (key, icmp) in [("icmp", &rule.icmp), ("notICMP", &rule.not_icmp)] {
         if let Some(ICMPFields { r#type: None, code: Some(code) }) = icmp {
@@ -241,7 +241,7 @@ fn check_http(at: &Checker<'_>, http: &HTTPMatch) {
     }
 }
 
-/// What a rule may say depends on where it stands.
+/// Checks the restrictions that depend on the resource and the direction of a rule.
 fn check_place(at: &Checker<'_>, rule: &Rule, owner: Owner, direction: Direction) {
     let (far, near) = match direction {
         Direction::Ingress => (("source", &rule.source), ("destination", &rule.destination)),

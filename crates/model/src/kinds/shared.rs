@@ -1,4 +1,4 @@
-//! Parts and rules that several kinds have in common.
+//! Types and checks that several kinds share.
 
 use crate::names;
 use crate::scalar::{Protocol, is_default};
@@ -8,20 +8,20 @@ use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The least wanted route that the kernel can still hold.
+/// The highest metric (least preferred route) that the kernel accepts for a route.
 pub(super) const MAX_ROUTE_PRIORITY: i64 = 2_147_483_646;
 
 string_enum! {
-    /// For which pools the routes between nodes are made by the component that carries this setting.
+    /// The pools for which the component with this setting programs the routes between nodes.
     pub enum ProgramClusterRoutes { Enabled, Disabled, EnabledIPIPOnly, EnabledNoEncapOnly }
 }
 
 string_enum! {
-    /// On or off.
+    /// Enabled or disabled.
     pub enum Switch { Enabled, Disabled }
 }
 
-/// Where the password of a BGP session is found.
+/// The source of the password of a BGP session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BGPPassword {
@@ -54,21 +54,21 @@ impl BGPPassword {
     }
 }
 
-/// The name of another object.
+/// Checks the name of another object.
 pub(super) fn check_name(at: &Checker<'_>, name: &str) {
     if let Err(reason) = names::check_dotted(name) {
         at.fail(name, reason);
     }
 }
 
-/// The name of another object, or nothing.
+/// Checks the name of another object, or the empty string.
 pub(super) fn check_optional_name(at: &Checker<'_>, name: &str) {
     if !name.is_empty() {
         check_name(at, name);
     }
 }
 
-/// One of a few words in any case, or nothing.
+/// Checks that the text is one of these words, case-insensitive, or empty.
 pub(super) fn check_word(at: &Checker<'_>, text: &str, words: &[&str]) {
     let known = text.is_empty() || words.iter().any(|word| word.eq_ignore_ascii_case(text));
     if !known {
@@ -76,7 +76,7 @@ pub(super) fn check_word(at: &Checker<'_>, text: &str, words: &[&str]) {
     }
 }
 
-/// A BGP community: `aa:nn` with 16 bits each, or `aa:nn:mm` with 32 bits each.
+/// Checks a BGP community: `aa:nn` with 16 bits each, or `aa:nn:mm` with 32 bits each.
 pub(super) fn check_community(at: &Checker<'_>, text: &str) {
     let digits = |part: &&str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
     let parts: Vec<&str> = text.split(':').collect();
@@ -93,14 +93,14 @@ pub(super) fn check_community(at: &Checker<'_>, text: &str) {
     );
 }
 
-/// A regular expression, or nothing.
+/// Checks a regular expression, or the empty string.
 pub(super) fn check_pattern(at: &Checker<'_>, text: &str) {
     if let Err(error) = Regex::new(text) {
         at.fail(text, format!("must be a regular expression: {error}"));
     }
 }
 
-/// The name of a port of an endpoint.
+/// Checks the name of an endpoint's port.
 pub(super) fn check_port_name(at: &Checker<'_>, name: &str) {
     let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
     at.ensure(
@@ -110,12 +110,12 @@ pub(super) fn check_port_name(at: &Checker<'_>, name: &str) {
     );
 }
 
-/// The protocol of a port of an endpoint.
+/// Checks the protocol of an endpoint's port.
 pub(super) fn check_port_protocol(at: &Checker<'_>, protocol: &Protocol) {
     at.ensure(protocol.has_ports(), protocol, "must be TCP, UDP or SCTP");
 }
 
-/// Labels that other objects will get.
+/// Checks labels that are applied to other objects.
 pub(super) fn check_labels(at: &Checker<'_>, labels: &std::collections::BTreeMap<String, String>) {
     for (key, value) in labels {
         if let Err(reason) = names::check_qualified(key) {

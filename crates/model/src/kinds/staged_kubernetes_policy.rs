@@ -20,7 +20,7 @@ pub struct StagedKubernetesNetworkPolicySpec {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(extend("default" = "Set"))]
     pub staged_action: StagedAction,
-    /// Empty: every pod of the namespace.
+    /// If empty, the policy applies to every pod of the namespace.
     #[serde(skip_serializing_if = "is_default")]
     pub pod_selector: LabelSelector,
     #[serde(skip_serializing_if = "is_default")]

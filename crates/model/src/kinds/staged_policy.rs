@@ -1,4 +1,4 @@
-//! Staged policies: what would happen, without happening.
+//! Staged policies: they are evaluated to preview their effect, but not enforced.
 
 use super::policy::{
     GlobalNetworkPolicySpec, NetworkPolicySpec, PerformanceHint, PolicyType, set_tier, set_types,
@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 string_enum! {
-    /// What is to become of the policy of the same name when the staged one is enforced.
+    /// The action on the policy of the same name when the staged policy is enforced.
     pub enum StagedAction { Set, Delete, Learn, Ignore }
 }
 
@@ -93,7 +93,7 @@ pub struct StagedNetworkPolicySpec {
 }
 
 impl From<StagedGlobalNetworkPolicySpec> for GlobalNetworkPolicySpec {
-    /// The policy as it would be enforced.
+    /// Converts to the policy as it would be enforced.
     fn from(staged: StagedGlobalNetworkPolicySpec) -> Self {
         GlobalNetworkPolicySpec {
             tier: staged.tier,
@@ -113,7 +113,7 @@ impl From<StagedGlobalNetworkPolicySpec> for GlobalNetworkPolicySpec {
 }
 
 impl From<StagedNetworkPolicySpec> for NetworkPolicySpec {
-    /// The policy as it would be enforced.
+    /// Converts to the policy as it would be enforced.
     fn from(staged: StagedNetworkPolicySpec) -> Self {
         NetworkPolicySpec {
             tier: staged.tier,
@@ -174,7 +174,7 @@ impl Spec for StagedNetworkPolicySpec {
     }
 }
 
-/// Fills in the action and says which it is.
+/// Sets the default action and returns the effective one.
 pub(super) fn set_action(action: &mut StagedAction) -> StagedAction {
     if action.is_unset() {
         *action = StagedAction::Set;
@@ -182,7 +182,7 @@ pub(super) fn set_action(action: &mut StagedAction) -> StagedAction {
     action.clone()
 }
 
-/// Reports every field of `spec` that is written and is not among `allowed`.
+/// Reports every field of `spec` that is serialised and not listed in `allowed`.
 pub(super) fn check_nothing_else(at: &Checker<'_>, spec: &impl Serialize, allowed: &[&str]) {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(spec) else { return };
     for (key, value) in fields.iter().filter(|(key, _)| !allowed.contains(&key.as_str())) {

@@ -1,4 +1,4 @@
-//! Tiers: groups of policies that are asked one after the other.
+//! Tiers: groups of policies that are evaluated in order.
 
 use super::{Condition, cel};
 use crate::scalar::{Float, StringEnum, is_default};
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 string_enum! {
-    /// What becomes of a packet that a tier governs and none of its rules matches.
+    /// The action for a packet to which policies of the tier apply but which none of their rules matches.
     pub enum TierAction { Deny, Pass }
 }
 
@@ -16,7 +16,7 @@ pub type Tier = Object<TierSpec>;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TierSpec {
-    /// Lower comes first.
+    /// Tiers with a lower order are evaluated first.
     #[serde(skip_serializing_if = "is_default")]
     pub order: Option<Float>,
     #[serde(skip_serializing_if = "is_default")]
@@ -31,7 +31,7 @@ pub struct TierStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// A tier that always exists, with an order and an action that do not change.
+/// A tier that always exists, with a fixed order and default action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuiltInTier {
     pub name: &'static str,

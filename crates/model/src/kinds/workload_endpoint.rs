@@ -44,7 +44,7 @@ pub struct WorkloadEndpointSpec {
     /// Names of profiles, in the order in which they are applied.
     #[serde(skip_serializing_if = "is_default")]
     pub profiles: Vec<String>,
-    /// The interface on the host's side.
+    /// The host-side interface.
     #[serde(skip_serializing_if = "is_default")]
     pub interface_name: String,
     #[serde(skip_serializing_if = "is_default")]
@@ -58,7 +58,7 @@ pub struct WorkloadEndpointSpec {
     pub qos_controls: Option<QoSControls>,
 }
 
-/// An address outside that stands for one of the endpoint's own.
+/// An external address that is translated to an address of the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct IPNAT {
@@ -80,7 +80,7 @@ pub struct WorkloadEndpointPort {
     pub host_ip: String,
 }
 
-/// Limits on a workload's traffic; 0 is no limit.
+/// Limits on a workload's traffic; 0 means no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct QoSControls {
@@ -120,7 +120,7 @@ pub struct QoSControls {
     pub dscp: Option<Dscp>,
 }
 
-/// The limits of one direction, as they are written.
+/// The limits of one direction, in the units of [`QoSControls`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionLimits {
     pub bandwidth: i64,
@@ -153,7 +153,7 @@ impl QoSControls {
         }
     }
 
-    /// To the workload.
+    /// Returns the limits on traffic to the workload.
     pub fn ingress(&self) -> DirectionLimits {
         DirectionLimits {
             bandwidth: self.ingress_bandwidth,
@@ -166,7 +166,7 @@ impl QoSControls {
         }
     }
 
-    /// From the workload.
+    /// Returns the limits on traffic from the workload.
     pub fn egress(&self) -> DirectionLimits {
         DirectionLimits {
             bandwidth: self.egress_bandwidth,
@@ -244,7 +244,7 @@ impl Spec for WorkloadEndpointSpec {
 }
 
 impl WorkloadEndpoint {
-    /// The name is not free: it follows from the spec.
+    /// Checks the name, which the spec determines.
     fn check_name(&self, at: &Checker<'_>) {
         let parts = self.spec.name_parts();
         if parts.make(&self.metadata.name) {
@@ -266,7 +266,7 @@ impl WorkloadEndpoint {
 }
 
 impl WorkloadEndpointSpec {
-    /// What the endpoint's name is made from.
+    /// Returns the parts from which the endpoint's name is composed.
     pub fn name_parts(&self) -> WorkloadEndpointParts<'_> {
         WorkloadEndpointParts {
             node: &self.node,

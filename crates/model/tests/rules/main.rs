@@ -1,5 +1,5 @@
-//! Every rule about pools, BGP, endpoints, nodes and settings: what is refused, at which path, and its accepted
-//! neighbours.
+//! Tests of every rule for pools, BGP, endpoints, nodes and settings: rejected inputs with the error path,
+//! and similar inputs that are accepted.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -30,7 +30,8 @@ fn read(kind: Kind, name: &str, spec: &Value) -> Resource {
     resource
 }
 
-/// The paths at which an object is refused; each failure has a reason. Kubernetes is of the same opinion.
+/// Returns the paths of all validation errors. Asserts that each has a reason and that kube-apiserver would
+/// reach the same verdict.
 fn paths(kind: Kind, name: &str, spec: &Value) -> Vec<String> {
     assert_eq!(admission::disagreement(&object(kind, name, spec)), None);
     let Err(error) = read(kind, name, spec).validate() else { return Vec::new() };
@@ -38,7 +39,7 @@ fn paths(kind: Kind, name: &str, spec: &Value) -> Vec<String> {
     error.errors.into_iter().map(|error| error.name).collect()
 }
 
-/// A spec with some fields replaced, or taken out where the replacement is null.
+/// Returns a spec with some fields replaced, or removed where the replacement is null.
 fn with(base: &Value, change: &Value) -> Value {
     let mut spec = base.clone();
     for (key, value) in change.as_object().unwrap() {
@@ -51,7 +52,7 @@ fn with(base: &Value, change: &Value) -> Value {
     spec
 }
 
-/// Runs a table of changes to a spec that is accepted as it is.
+/// Runs a table of changes to a spec that is valid without them.
 #[track_caller]
 fn table(kind: Kind, name: &str, base: Value, rows: &[(Value, &[&str])]) {
     assert_eq!(paths(kind, name, &base), [""; 0], "{kind} {base}");

@@ -1,4 +1,4 @@
-//! Pools, reservations and what address management keeps.
+//! Pools, reservations and the resources of IP address management.
 
 use super::{read, table};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Settings of controllers, singletons and reports.
+//! Settings of controllers, singletons and node status requests.
 
 use super::{paths, table, with};
 use serde_json::{Value, json};

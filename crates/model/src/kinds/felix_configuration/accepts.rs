@@ -1,4 +1,5 @@
-//! What values a parameter accepts: data, so that the same line checks an object and describes it in the schema.
+//! The values that a parameter accepts, as data, so that one declaration both validates objects and generates
+//! the schema.
 
 use crate::Checker;
 use crate::kinds::shared::{check_pattern, check_word};
@@ -11,20 +12,20 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// The values of one parameter.
+/// The accepted values of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accepts {
-    /// Whatever its type can hold.
+    /// Any value of its type.
     Any,
-    /// One of these, in any case.
+    /// One of these, case-insensitive.
     OneOf(&'static [&'static str]),
-    /// One of these, as it stands.
+    /// One of these, case-sensitive.
     Exactly(&'static [&'static str]),
-    /// A number, both bounds included.
+    /// A number within inclusive bounds.
     Within(i64, i64),
     /// A mask with at least two bits set.
     Mask,
-    /// A text of this form.
+    /// A text that matches this pattern.
     Form(&'static str),
     /// A regular expression.
     Regex,
@@ -32,7 +33,7 @@ pub enum Accepts {
     Selector,
     /// The name of a network interface.
     Interface,
-    /// Networks; of one family if it is given.
+    /// Networks, of one family if specified.
     Networks(Option<Family>),
     /// An OpenStack region: a DNS label that leaves room for a prefix.
     Region,
@@ -42,21 +43,21 @@ const VALIDATIONS: &str = "x-kubernetes-validations";
 const MAX_REGION_CHARS: usize = 46;
 const MAX_PORT_RANGES: usize = 7;
 
-/// A type that parameters have.
+/// A type that parameters can have.
 pub(super) trait Parameter {
-    /// Puts into a field's schema what its checks add to those of the type.
+    /// Adds the constraints of the type to a field's schema.
     fn describe(_schema: &mut Map<String, Value>) {}
 
-    /// Whether the field is left out of the JSON.
+    /// Returns whether the field is omitted from the JSON.
     fn is_unset(&self) -> bool;
 
     fn check(&self, accepts: &Accepts, at: &Checker<'_>);
 
-    /// The value as it would be written in the environment; empty if there is none.
+    /// Returns the value in the syntax of environment variables; empty if unset.
     fn text(&self) -> String;
 }
 
-/// A text that is written even when it is empty.
+/// A text that is serialised even if it is empty.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
@@ -64,7 +65,8 @@ pub(super) trait Parameter {
 pub struct WrittenText(pub String);
 
 impl Accepts {
-    /// Puts into the schema of a field, or of each entry of a list, what a schema can say.
+    /// Adds the accepted values to the schema of a field, or of each element of a list, as far as a schema
+    /// can express them.
     pub(super) fn describe(&self, schema: &mut Map<String, Value>) {
         if let Some(Value::Object(items)) = schema.get_mut("items") {
             return self.describe(items);
@@ -106,7 +108,7 @@ impl Accepts {
                 insert("pattern", json!(whole(&patterns::ipv6_network_or_address())));
             }
             Accepts::Region => insert("pattern", json!(optional(&patterns::label(MAX_REGION_CHARS)))),
-            // Addresses have rules of their own.
+            // CEL rules of the whole spec check addresses.
             Accepts::Any | Accepts::Address(_) => {}
         }
     }
@@ -347,7 +349,8 @@ fn check_numeric(at: &Checker<'_>, port: &Port) {
     }
 }
 
-/// A list that is set and empty is `none`: nothing, where an empty text would mean that it is not set.
+/// Joins the elements of a list. An empty list becomes `none`, because an empty text would mean that the list
+/// is unset.
 pub(super) fn listed<T>(list: &[T], text: impl Fn(&T) -> String) -> String {
     match list.is_empty() {
         true => "none".to_owned(),

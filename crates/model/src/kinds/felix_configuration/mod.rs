@@ -1,4 +1,5 @@
-//! Settings of the node's daemon: of all nodes (`default`), of one (`node.<name>`), or of those a selector picks.
+//! Settings of the node's daemon: for all nodes (`default`), for one (`node.<name>`), or for the nodes that a
+//! selector matches.
 
 mod accepts;
 mod parameters;

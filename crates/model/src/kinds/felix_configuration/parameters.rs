@@ -1,5 +1,5 @@
-//! The table of parameters: field, JSON key, the name in environment and files where it differs, type, accepted
-//! values, default.
+//! The table of parameters: field, JSON key, the name in the environment and in files if it differs, type,
+//! accepted values, default.
 
 use super::accepts::Accepts::{self, *};
 use super::accepts::{Parameter, WrittenText};
@@ -18,12 +18,12 @@ use std::collections::BTreeMap;
 /// A parameter of the node's daemon.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FelixParameter {
-    /// In the JSON of a FelixConfiguration.
+    /// The JSON key in a FelixConfiguration.
     pub key: &'static str,
-    /// In the environment (after `FELIX_`) and in configuration files, compared without regard to case.
+    /// The name in the environment (after `FELIX_`) and in configuration files; case-insensitive.
     pub name: &'static str,
     pub accepts: Accepts,
-    /// What holds when nothing is configured; empty if that is nothing or is found out at run time.
+    /// The default; empty if no default exists or if it is determined at run time.
     pub default: &'static str,
 }
 
@@ -37,7 +37,8 @@ type Choice = Option<String>;
 
 macro_rules! parameters {
     ($($field:ident $key:literal $(= $name:literal)? $type:ty, $accepts:expr, $default:literal;)*) => {
-        /// Everything is optional; what is not set here may be set elsewhere, or has a default.
+        /// All fields are optional. A field that is not set here may be set by another configuration source,
+        /// or has a default.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(default)]
         #[schemars(transform = describe, extend("x-kubernetes-validations" = cel_settings::felix_configuration()))]
@@ -55,10 +56,10 @@ macro_rules! parameters {
                 default: $default,
             },)*];
 
-            /// What the type of each adds to its schema.
+            /// For each parameter, the function that adds the constraints of its type to the schema.
             const TYPES: &'static [fn(&mut Map<String, Value>)] = &[$(<$type as Parameter>::describe,)*];
 
-            /// What is set here, each value as it would be written in the environment.
+            /// Returns the parameters that are set, with their values in the syntax of environment variables.
             pub fn set(&self) -> Vec<(&'static FelixParameter, String)> {
                 let texts = [$(Parameter::text(&self.$field),)*];
                 Self::PARAMETERS.iter().zip(texts).filter(|(_, text)| !text.is_empty()).collect()
@@ -73,7 +74,7 @@ macro_rules! parameters {
     (@name $key:literal $name:literal) => { $name };
 }
 
-/// Puts accepted values and defaults into the schema.
+/// Adds accepted values and defaults to the schema.
 fn describe(schema: &mut Schema) {
     let Some(properties) = schema.get_mut("properties") else { return };
     for (parameter, describe_type) in

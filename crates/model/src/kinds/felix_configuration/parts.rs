@@ -1,4 +1,4 @@
-//! The parameters that are more than one value.
+//! Types of the parameters that consist of more than one value.
 
 use super::accepts::{Accepts, Parameter, listed};
 use crate::Checker;
@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// How long a part of the daemon may be silent before it counts as stuck.
+/// How long a component of the daemon may fail to report before it counts as stuck.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["name", "timeout"]))]
@@ -22,12 +22,12 @@ pub struct HealthTimeoutOverride {
     pub timeout: Duration,
 }
 
-/// A port that policy never closes, for all addresses or for a network.
+/// A port that policy never blocks, for all addresses or for one network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["port"]))]
 pub struct ProtoPort {
-    /// `TCP` if it is left out.
+    /// Defaults to `TCP`.
     #[schemars(regex(pattern = "^(?i)(TCP|UDP|SCTP)?$"))]
     pub protocol: String,
     #[schemars(range(min = 1, max = 65535))]
@@ -36,10 +36,10 @@ pub struct ProtoPort {
     pub net: String,
 }
 
-/// The last routing table that `routeTableRange` may name.
+/// The last routing table that `routeTableRange` may include.
 const MAX_ROUTE_TABLE: i64 = 250;
 
-/// Routing tables that may be used, both bounds included.
+/// Routing tables that may be used, from `min` to `max` inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["min", "max"], "x-kubernetes-validations" = cel_settings::route_table_range()))]
@@ -49,7 +49,7 @@ pub struct RouteTableRange {
     pub max: i64,
 }
 
-/// How long idle connections are remembered: a span of time, or `Auto` for the kernel's own.
+/// Timeouts of idle connections: a duration, or `Auto` for the timeout of the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BPFConntrackTimeouts {
@@ -157,7 +157,7 @@ impl Parameter for Option<Vec<RouteTableRange>> {
 }
 
 impl ProtoPort {
-    /// `tcp:22`, `udp:10.0.0.0/8:53`, `tcp:[fd00::/8]:80`.
+    /// Formats the port: `tcp:22`, `udp:10.0.0.0/8:53`, `tcp:[fd00::/8]:80`.
     fn text(&self) -> String {
         let protocol = if self.protocol.is_empty() { "tcp" } else { &self.protocol }.to_ascii_lowercase();
         match self.net.as_str() {

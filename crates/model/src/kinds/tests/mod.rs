@@ -1,4 +1,5 @@
-//! Every rule about policies, sets, tiers and profiles: what is refused, at which path, and its accepted neighbours.
+//! Tests of every rule for policies, sets, tiers and profiles: rejected inputs with the error path, and
+//! similar inputs that are accepted.
 
 use crate::schema::admission::{disagreement, refusals};
 use crate::schema::json_schema;
@@ -23,7 +24,7 @@ fn with_defaults(value: &Value) -> Resource {
     resource
 }
 
-/// Path and reason of each failure, after defaults.
+/// Returns path and reason of each validation error, after setting defaults.
 fn failures_of(value: &Value) -> Vec<(String, String)> {
     match with_defaults(value).validate() {
         Ok(()) => Vec::new(),
@@ -38,7 +39,7 @@ fn accepted(kind: &str, spec: Value) {
     assert_eq!(disagreement(&value), None);
 }
 
-/// Exactly one failure, at `path`, whose reason has `reason` in it.
+/// Asserts exactly one error, at `path`, whose reason contains `reason`.
 #[track_caller]
 fn refused(kind: &str, spec: Value, path: &str, reason: &str) {
     let value = object(kind, spec);

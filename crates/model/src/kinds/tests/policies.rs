@@ -1,4 +1,4 @@
-//! What policies, sets, tiers and profiles may say.
+//! Validation of policies, sets, tiers and profiles.
 
 use super::*;
 
@@ -224,9 +224,9 @@ fn network_sets() {
     for kind in ["GlobalNetworkSet", "NetworkSet"] {
         accepted(kind, json!({"nets": ["10.0.0.0/8", "1.2.3.4", "fd00::/8", "fd00::1"]}));
         refused(kind, json!({"nets": ["1.1.1.1", "web"]}), "Spec.Nets[1]", "CIDR");
-        // As calicoctl takes them: they are masked and merged where they are used.
+        // As in calicoctl, host bits are accepted: networks are masked and merged where they are used.
         accepted(kind, json!({"nets": ["10.0.0.1/8", "1.1.1.1"]}));
-        // Twice the same is not for a list that Kubernetes merges as a set.
+        // Duplicates are accepted here, but not by Kubernetes, which merges the list as a set.
         assert_eq!(failures_of(&object(kind, json!({"nets": ["1.1.1.1", "1.1.1.1"]}))), []);
         let mut value = object(kind, json!({}));
         value["metadata"]["labels"] = json!({"projectcalico.org/namespace": "x"});
@@ -278,7 +278,7 @@ fn profiles() {
         "protocol",
     );
     refused("Profile", json!({"labelsToApply": {"a": "b c"}}), "Spec.LabelsToApply", "label value");
-    // What only the schema of a CRD would refuse is not refused here.
+    // Rules that exist only in the schema of a CRD do not apply to profiles.
     accepted("Profile", json!({"egress": [{"action": "Deny", "http": {"methods": ["GET"]}}]}));
 }
 

@@ -1,4 +1,4 @@
-//! What a rule may say.
+//! Validation of rules.
 
 use super::*;
 

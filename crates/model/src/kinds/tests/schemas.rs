@@ -1,4 +1,4 @@
-//! The schemas refuse by themselves what a Kubernetes API server is to refuse.
+//! The CRD schemas reject invalid objects without help from the admission policies.
 
 use super::*;
 
