@@ -1,4 +1,4 @@
-//! Notes the commit the build is made from; a build outside a git checkout says so instead of failing.
+//! Exports the git commit of the build; a build outside a git checkout exports `unknown` instead of failing.
 
 use std::process::Command;
 
@@ -14,7 +14,8 @@ fn main() {
         .unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=TORTIE_GIT_COMMIT={commit}");
     println!("cargo::rerun-if-changed=build.rs");
-    // The log of HEAD changes with every commit; in a worktree it is elsewhere, so ask git where.
+    // The reflog of HEAD changes with every commit. In a worktree it is in another place, so ask git for the
+    // path.
     if let Ok(output) = Command::new("git").args(["rev-parse", "--git-path", "logs/HEAD"]).output()
         && output.status.success()
         && let Ok(path) = String::from_utf8(output.stdout)

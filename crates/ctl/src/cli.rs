@@ -1,11 +1,11 @@
-//! The command tree: what can be typed, and the help for it.
+//! The command tree of calicoctl with its help texts.
 
 use crate::kind_word::KindWord;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tortie_store::Config;
 
-/// The kinds that can be named, for help texts.
+/// The list of kinds for help texts.
 macro_rules! kinds {
     () => {
         "\
@@ -41,7 +41,7 @@ pub struct Global {
     /// Context of the kubeconfig file, if the datastore is Kubernetes
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// Do not warn if the cluster runs another version than this client
+    /// Do not warn if the cluster runs a different version than this client
     #[arg(long, global = true)]
     pub allow_version_mismatch: bool,
 }
@@ -66,11 +66,11 @@ pub enum Command {
     Validate(FromFile),
     /// Show, check and release addresses
     Ipam(crate::ipam::Ipam),
-    /// Show the state of this host's node, run it, and collect what helps to find its faults
+    /// Show the state of this host's node, run it, and collect its diagnostics
     Node(crate::node::Node),
-    /// Collect what helps to find faults of the cluster
+    /// Collect diagnostics of the cluster
     Cluster(crate::cluster::Cluster),
-    /// Move the datastore
+    /// Migrate the datastore
     Datastore(Datastore),
     /// Show the version of this client and of the cluster
     Version(Version),
@@ -80,7 +80,7 @@ pub enum Command {
 
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
-    /// File that says where the datastore is (CalicoAPIConfig, YAML or JSON); also CALICOCTL_CONFIG
+    /// Configuration file of the datastore (CalicoAPIConfig, YAML or JSON); also CALICOCTL_CONFIG
     #[arg(
         short = 'c',
         long,
@@ -93,19 +93,20 @@ pub struct Connection {
     pub config: PathBuf,
 }
 
-/// A variable that is set and empty names nothing.
+/// Returns the path of the configuration file. An environment variable that is set but empty counts as unset.
 fn config_file(text: &str) -> Result<PathBuf, std::convert::Infallible> {
     Ok(PathBuf::from(if text.is_empty() { Config::DEFAULT_FILE } else { text }))
 }
 
 #[derive(Clone, Debug, Args)]
 pub struct Namespace {
-    /// Namespace of namespaced resources; without it that of the object, else "default"
+    /// Namespace of namespaced resources; defaults to that of the object, else "default"
     #[arg(short = 'n', long, value_name = "NAME")]
     pub namespace: Option<String>,
 }
 
-// How a file or directory is read. No doc comment: it would become the help text of a command with these options.
+// How a file or directory is read. Not a doc comment: clap would use it as the help text of every command
+// with these options.
 #[derive(Clone, Debug, Args)]
 pub struct Reading {
     /// Read sub-directories too
@@ -138,7 +139,7 @@ pub struct FromFile {
 pub struct Create {
     #[command(flatten)]
     pub input: FromFile,
-    /// Do not fail for resources that exist; they are left as they are
+    /// Do not fail for resources that exist; leave them unchanged
     #[arg(long)]
     pub skip_exists: bool,
 }
@@ -146,7 +147,7 @@ pub struct Create {
 /// Resources by file, or by kind and name.
 #[derive(Debug, Args)]
 pub struct Selection {
-    /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
+    /// A kind, its plural or an alias, case-insensitive: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, conflicts_with = "filename", hide_possible_values = true)]
     pub kind: Option<String>,
     /// Names of resources of that kind
@@ -174,14 +175,15 @@ pub struct Delete {
     /// Do not fail for resources that do not exist
     #[arg(short = 's', long)]
     pub skip_not_exists: bool,
-    /// Delete IP pools that are in use too; the traffic of their workloads is cut
+    /// Also delete IP pools that are in use; this interrupts the traffic of their workloads
     #[arg(long)]
     pub force: bool,
 }
 
 /// Show resources as a table, as YAML or as JSON.
 ///
-/// With a kind alone, all resources of that kind in the namespace are listed; with names or a file, only those.
+/// With a kind alone, all resources of that kind in the namespace are listed; with names or a file, only
+/// those.
 #[derive(Debug, Args)]
 #[command(after_help = GET_FORMATS)]
 pub struct Get {
@@ -193,7 +195,8 @@ pub struct Get {
     /// List namespaced resources of every namespace
     #[arg(short = 'A', long, short_alias = 'a')]
     pub all_namespaces: bool,
-    /// Leave out the fields that belong to this cluster: namespace, uid, resourceVersion and times (only with NAME)
+    /// Omit the fields that are specific to this cluster: namespace, uid, resourceVersion and times (only
+    /// with NAME)
     #[arg(long)]
     pub export: bool,
     /// Keep printing changes until interrupted (with a kind only; not in Calico's calicoctl)
@@ -242,7 +245,7 @@ Examples:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PatchType {
     /// Kubernetes strategic merge: maps are merged, lists replaced; $patch, $retainKeys and
-    /// $deleteFromPrimitiveList are understood
+    /// $deleteFromPrimitiveList are supported
     Strategic,
     /// A list of JSON patch operations (RFC 6902)
     Json,
@@ -252,16 +255,16 @@ pub enum PatchType {
 
 #[derive(Debug, Args)]
 pub struct Patch {
-    /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
+    /// A kind, its plural or an alias, case-insensitive: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
     pub kind: String,
-    /// The resource's name
+    /// Name of the resource
     #[arg(value_name = "NAME")]
     pub name: String,
     /// The patch, as JSON or YAML
     #[arg(short = 'p', long, value_name = "PATCH")]
     pub patch: String,
-    /// How the patch is read
+    /// Type of the patch
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "strategic")]
     pub patch_type: PatchType,
     #[command(flatten)]
@@ -272,16 +275,16 @@ pub struct Patch {
 
 #[derive(Debug, Args)]
 pub struct Label {
-    /// A kind, its plural or an alias, in any case: ippool, gnp, wep, ...
+    /// A kind, its plural or an alias, case-insensitive: ippool, gnp, wep, ...
     #[arg(value_name = "KIND", value_parser = KindWord, hide_possible_values = true)]
     pub kind: String,
-    /// The resource's name
+    /// Name of the resource
     #[arg(value_name = "NAME")]
     pub name: String,
     /// KEY=VALUE to set a label; KEY, with --remove, to remove it
     #[arg(value_name = "LABEL")]
     pub label: String,
-    /// Change the value if the label is there already
+    /// Change the value if the label exists already
     #[arg(long, conflicts_with = "remove")]
     pub overwrite: bool,
     /// Remove the label
@@ -301,9 +304,9 @@ pub struct Datastore {
 
 #[derive(Debug, Subcommand)]
 pub enum DatastoreCommand {
-    /// Move a datastore: lock it, export it, import it elsewhere, unlock
+    /// Migrate a datastore: lock it, export it, import it elsewhere, unlock
     Migrate(Migrate),
-    /// Store default-tier policies kept under their old names (default.NAME) under NAME
+    /// Rename default-tier policies that are stored under their old names (default.NAME) to NAME
     MigratePolicyNames(Connection),
 }
 
@@ -317,16 +320,17 @@ pub struct Migrate {
 pub enum MigrateCommand {
     /// Print the contents of a locked datastore, for `import` elsewhere
     ///
-    /// Everything that nodes need is exported, workload endpoints included, so that running containers keep their network.
-    /// A node with a reference to a Kubernetes node gets that node's name; other nodes keep theirs.
+    /// Everything that nodes need is exported, including workload endpoints, so that running containers keep
+    /// their network. A node with a reference to a Kubernetes node gets that node's name; other nodes keep
+    /// theirs.
     #[command(after_help = "Example:
   calicoctl datastore migrate lock
   calicoctl datastore migrate export > calico.yaml")]
     Export(Connection),
-    /// Load an exported file into an empty datastore, and leave that locked
+    /// Load an exported file into an empty datastore, and leave it locked
     ///
-    /// The target is etcd or the embedded datastore, and may contain nothing but ClusterInformation and the built-in
-    /// tiers. Importing into Kubernetes is not possible yet.
+    /// The target is etcd or the embedded datastore, and may contain nothing but ClusterInformation and the
+    /// built-in tiers. Importing into Kubernetes is not supported yet.
     #[command(after_help = "Example:
   calicoctl datastore migrate import -f calico.yaml
   calicoctl datastore migrate unlock")]
@@ -351,7 +355,7 @@ pub struct Version {
     /// Show only the version of this client
     #[arg(long)]
     pub client: bool,
-    /// Ask again at this interval (30s, 5m, ...) and print changes
+    /// Repeat the query at this interval (30s, 5m, ...) and print changes
     #[arg(long, value_name = "DURATION")]
     pub poll: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `calicoctl cluster`: the cluster as a whole.
+//! `calicoctl cluster`: diagnostics of the whole cluster.
 
 use crate::cli::{Connection, Global};
 use crate::failure::Result;
@@ -20,7 +20,7 @@ pub struct Cluster {
 enum ClusterCommand {
     /// Collect all resources of the cluster in one archive; secrets are left out
     ///
-    /// What a node says of itself is collected on that node: calicoctl node diags.
+    /// To collect the diagnostics of a node, run calicoctl node diags on it.
     #[command(after_help = "Example:
   calicoctl cluster diags")]
     Diags(DiagsArgs),
@@ -28,7 +28,7 @@ enum ClusterCommand {
 
 #[derive(Debug, Args)]
 struct DiagsArgs {
-    /// Where the archive is written
+    /// Directory for the archive
     #[arg(long, value_name = "DIR", default_value = ".")]
     output_dir: PathBuf,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub async fn run(args: &Cluster, global: &Global, out: &mut dyn Write) -> Result
                 let unreadable: String = unreadable.iter().map(|error| format!("{error}\n")).collect();
                 format!("{:#}\n{unreadable}", list.to_value())
             }
-            // Not every datastore has every kind.
+            // Some datastores do not support every kind.
             Err(Error::NotSupported { .. }) => continue,
             Err(error) => format!("{error}\n"),
         };

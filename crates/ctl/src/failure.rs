@@ -1,4 +1,4 @@
-//! Why a command failed, in the words it says so on standard error.
+//! Errors of commands, with the messages for standard error.
 
 use crate::input::InputError;
 use crate::outcome::Report;
@@ -10,7 +10,7 @@ pub enum Failure {
     Message(String),
     #[error("failed to execute command: {0}")]
     Input(InputError),
-    /// Nothing to work on.
+    /// The input contains no resources.
     #[error("{0}")]
     Empty(InputError),
     #[error("Failed to create Calico API client: {0}")]
@@ -26,7 +26,8 @@ impl Failure {
         Failure::Message(text.into())
     }
 
-    /// Something about a file, a directory or a socket. The message says how to get a missing right.
+    /// Creates a failure for an I/O error on a file, directory or socket. The message advises how to get
+    /// missing permissions.
     pub fn at(path: &std::path::Path, error: &io::Error) -> Failure {
         let advice = match error.kind() {
             io::ErrorKind::PermissionDenied => "; run as root",
@@ -35,7 +36,7 @@ impl Failure {
         Failure::Message(format!("{}: {error}{advice}", path.display()))
     }
 
-    /// The reader of our output went away; that is no failure worth a message.
+    /// Returns whether the reader of the output closed the pipe, which needs no error message.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -49,7 +50,7 @@ impl From<InputError> for Failure {
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Prints a report; its error, if any, becomes the command's.
+/// Prints a report and returns its error, if any, as the error of the command.
 pub fn tell(report: Report, out: &mut dyn Write) -> Result<()> {
     out.write_all(report.out.as_bytes())?;
     out.flush()?;

@@ -1,4 +1,4 @@
-//! Resources from files, directories and standard input.
+//! Reads resources from files, directories and standard input.
 
 use crate::kind_word::KINDS;
 use crate::suggestion;
@@ -24,13 +24,13 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Nothing was wrong but that there was nothing.
+    /// Returns whether the only problem is that the input contains no resources.
     pub fn is_empty(&self) -> bool {
         matches!(self, InputError::EmptyFile(_) | InputError::EmptyDirectory(_) | InputError::Nothing)
     }
 }
 
-/// The system's words for an error, without Rust's number behind them.
+/// Returns the message of the operating system for an error, without the error number that Rust appends.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
@@ -38,7 +38,8 @@ fn reason(error: &io::Error) -> String {
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// Every resource in a file, a directory or standard input, in order. None at all is an error unless `skip_empty`.
+/// Returns every resource in a file, a directory or standard input, in order. No resources is an error unless
+/// `skip_empty`.
 pub fn resources(path: &Path, recursive: bool, skip_empty: bool) -> Result<Vec<Resource>, InputError> {
     let shown = path.display().to_string();
     if shown == "-" {
@@ -65,7 +66,7 @@ fn of_bytes(bytes: Vec<u8>, name: &str, skip_empty: bool) -> Result<Vec<Resource
     if found.is_empty() && !skip_empty { Err(InputError::EmptyFile(name.to_owned())) } else { Ok(found) }
 }
 
-/// The resources in the text of a file.
+/// Parses the resources in the text of a file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
     let documents = codec::documents(bytes).map_err(|error| InputError::Document(error.to_string()))?;
     documents
@@ -92,7 +93,7 @@ fn read(path: &Path) -> Result<Vec<u8>, InputError> {
     fs::read(path).map_err(|error| InputError::Unreadable { path: path.display().to_string(), error })
 }
 
-/// The bytes of a file, or of standard input for `-`.
+/// Reads a file, or standard input for `-`.
 pub fn bytes(path: &Path) -> Result<Vec<u8>, InputError> {
     if path == Path::new("-") { read_stdin() } else { read(path) }
 }
@@ -105,13 +106,14 @@ fn read_stdin() -> Result<Vec<u8>, InputError> {
     Ok(bytes)
 }
 
-/// The files of a directory that may hold resources, by name; sub-directories in their place when `recursive`.
+/// Returns the files of a directory that may contain resources, sorted by name; with `recursive`, the files
+/// of sub-directories follow in their sorted position.
 fn walk(directory: &Path, recursive: bool) -> Result<Vec<PathBuf>, InputError> {
     let unreadable = |path: &Path, error| InputError::Unreadable { path: path.display().to_string(), error };
     let mut files = Vec::new();
     let mut pending = vec![directory.to_owned()];
     while let Some(path) = pending.pop() {
-        // Symbolic links to directories are not followed: they could lead round in circles.
+        // Symbolic links to directories are not followed, because they may form cycles.
         let is_dir =
             fs::symlink_metadata(&path).map_err(|e| unreadable(&path, e))?.is_dir() || path == directory;
         if !is_dir {
@@ -125,7 +127,7 @@ fn walk(directory: &Path, recursive: bool) -> Result<Vec<PathBuf>, InputError> {
                 .map(|e| e.map(|e| e.path()))
                 .collect::<io::Result<Vec<_>>>()
                 .map_err(|e| unreadable(&path, e))?;
-            // A stack: the last pushed comes first.
+            // `pending` is a stack: the last path pushed is processed first.
             children.sort();
             pending.extend(children.into_iter().rev());
         }

@@ -1,12 +1,12 @@
-//! The KIND argument: any word parses, so that an unknown one gets calicoctl's own message, while completion
-//! still knows the kinds.
+//! The KIND argument. Every word is accepted during argument parsing, so that an unknown kind gets
+//! calicoctl's own message; shell completion still offers the kinds.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, Error};
 use std::ffi::OsStr;
 use tortie_model::Kind;
 
-/// The kinds the command line handles; the others are internal to the store.
+/// The kinds that the command line handles; other kinds are internal to the store.
 pub const KINDS: &[Kind] = &[
     Kind::BGPConfiguration,
     Kind::BGPFilter,
@@ -32,12 +32,12 @@ pub const KINDS: &[Kind] = &[
     Kind::WorkloadEndpoint,
 ];
 
-/// The kind a word on the command line names.
+/// Returns the kind for a word on the command line.
 pub fn kind_of(word: &str) -> Option<Kind> {
     Kind::from_word(word).filter(|kind| KINDS.contains(kind))
 }
 
-/// The kind that somebody may have meant by a word that names none.
+/// Returns the kind most similar to an unknown word, for a suggestion.
 pub fn alike(word: &str) -> Option<&'static str> {
     const ALIKE: f64 = 0.9;
     let word = word.to_ascii_lowercase();

@@ -1,8 +1,8 @@
-//! calicoctl: the command line a Calico user has in their fingers, on our store client.
+//! calicoctl, the command line of Calico, on top of the store client.
 //!
-//! `cli` is the tree of commands, `commands` has one module for each, and between them and the store stand small
-//! pure parts: where input comes from (`input`), which namespace is meant (`namespace`), what a patch does
-//! (`patching`), how results are printed (`output`) and summed up (`outcome`).
+//! `cli` is the command tree, `commands` has one module per command. Small pure modules handle the rest:
+//! `input` (reading resources), `namespace` (resolving the namespace), `patching` (applying patches),
+//! `output` (printing results) and `outcome` (summarising results).
 
 pub mod analyze;
 pub mod cli;
@@ -36,7 +36,7 @@ use failure::Result;
 use std::io::Write;
 use tracing::level_filters::LevelFilter;
 
-/// Runs one command; what it prints goes to `out`, what goes wrong is returned.
+/// Runs one command. Output goes to `out`; errors are returned.
 pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
     let global = &cli.global;
     match &cli.command {
@@ -67,7 +67,7 @@ pub async fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// What a `--log-level` lets through.
+/// Returns the log filter for a `--log-level`.
 pub fn log_filter(level: &str) -> std::result::Result<LevelFilter, String> {
     match level {
         "panic" | "fatal" => Ok(LevelFilter::OFF),

@@ -1,4 +1,4 @@
-//! Which namespace an object is in: its own, the one asked for, or `default`.
+//! Resolves the namespace of an object: its own, the one requested on the command line, or `default`.
 
 use tortie_model::Kind;
 
@@ -22,8 +22,8 @@ pub enum NamespaceError {
     NotNamespaced(Kind),
 }
 
-/// The namespace to use for an object of `kind` that itself says `own`. Empty for cluster-scoped kinds, and for
-/// namespaced ones when every namespace is meant.
+/// Returns the namespace for an object of `kind` whose own metadata contain `own`. Empty for cluster-scoped
+/// kinds, and for namespaced kinds with --all-namespaces.
 pub fn resolve(kind: Kind, own: &str, asked: Asked) -> Result<String, NamespaceError> {
     let given = asked.namespace.unwrap_or_default();
     if !kind.is_namespaced() {

@@ -1,17 +1,17 @@
-//! What became of a batch of objects, and the words calicoctl has for it.
+//! Counts the results of a batch of objects and formats them as calicoctl does.
 
 use crate::output::go;
 use std::fmt::Display;
 use tortie_model::Kind;
 
-/// How a verb's results are worded.
+/// The words for the results of a verb.
 #[derive(Clone, Copy, Debug)]
 pub struct Wording {
     pub infinitive: &'static str,
     pub past: &'static str,
-    /// While it goes on.
+    /// The form for progress output.
     pub present: &'static str,
-    /// The verb goes on after an object fails, so that there can be several errors.
+    /// Whether the verb continues after an object fails, so that there can be several errors.
     pub carries_on: bool,
 }
 
@@ -24,17 +24,17 @@ pub const VALIDATE: Wording =
 pub const REPLACE: Wording =
     Wording { infinitive: "replace", past: "replaced", present: "Replacing", carries_on: false };
 
-/// The objects of one command, counted.
+/// The results of one command.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The kind all objects share.
+    /// The kind that all objects share.
     pub kind: Option<Kind>,
     pub total: usize,
     pub handled: usize,
     pub errors: Vec<(Kind, String)>,
 }
 
-/// What goes to standard output, and what to standard error, in which case the command failed.
+/// The text for standard output, and the text for standard error, which means that the command failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub out: String,
@@ -63,7 +63,7 @@ impl Outcome {
         }
     }
 
-    /// ` 'K'`, or nothing for a mix of kinds.
+    /// Returns `'K' `, or nothing for a mix of kinds.
     fn quoted(&self) -> String {
         self.kind.map(|kind| format!("'{kind}' ")).unwrap_or_default()
     }

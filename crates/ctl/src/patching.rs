@@ -1,4 +1,4 @@
-//! Patches on an object's JSON, so that fields this version does not know survive.
+//! Applies patches to an object's JSON, so that unknown fields are preserved.
 
 use crate::cli::PatchType;
 use serde_json::{Map, Value};
@@ -23,7 +23,7 @@ pub enum PatchError {
 
 type Result<T> = std::result::Result<T, PatchError>;
 
-/// The object after the patch.
+/// Returns the object after the patch.
 pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> Result<Value> {
     let failed = |error: tortie_apply::PatchError| PatchError::Failed(error.to_string());
     match (patch_type, patch) {
@@ -114,8 +114,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, re
     Ok(())
 }
 
-/// A list in a patch stands for the whole list. An element that only says `$patch: replace` is how Kubernetes tools
-/// spell just that.
+/// Returns the list that replaces the original. Lists in a patch always replace the whole list; Kubernetes
+/// tools make this explicit with an element that contains only `$patch: replace`, which is removed.
 fn replacement(items: Vec<Value>) -> Result<Value> {
     let mut kept = Vec::with_capacity(items.len());
     for item in items {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     proptest! {
-        /// Without merge keys and directives a strategic merge is a JSON merge.
+        /// Without merge keys and directives, a strategic merge is a JSON merge.
         #[test]
         fn strategic_without_directives_is_merge(object in json_object(), patch in json_object()) {
             prop_assert_eq!(

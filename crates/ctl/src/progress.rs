@@ -1,31 +1,32 @@
-//! How far long work is: a line on the terminal that is drawn over and over, and gone at the end. In a pipe, nothing.
+//! Shows the progress of long operations: a line on the terminal that is redrawn, and removed at the end.
+//! Prints nothing if standard error is not a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Less than this is over before anybody wonders.
+/// Minimum number of steps for which progress is shown.
 const WORTH_SHOWING: usize = 50;
 const REDRAW: Duration = Duration::from_millis(100);
-/// Back to the start of the line, and the line is empty.
+/// Moves the cursor to the start of the line and clears the line.
 const CLEAR: &str = "\r\x1b[K";
 
 pub struct Progress<'o> {
-    /// `Applying`, `Importing addresses`.
+    /// The operation: `Applying`, `Importing addresses`.
     what: &'static str,
     total: usize,
     done: usize,
     drawn: Option<Instant>,
-    /// None where nobody looks.
+    /// `None` if standard error is not a terminal or the operation is short.
     out: Option<Box<dyn Write + 'o>>,
 }
 
 impl Progress<'_> {
-    /// Of many small steps, on standard error, if that is a terminal.
+    /// Creates the progress of many small steps.
     pub fn new(what: &'static str, total: usize) -> Progress<'static> {
         Progress::shown(what, total, total >= WORTH_SHOWING)
     }
 
-    /// Of a few large steps.
+    /// Creates the progress of a few large steps, which is always worth showing.
     pub fn of_parts(what: &'static str, total: usize) -> Progress<'static> {
         Progress::shown(what, total, true)
     }
@@ -36,7 +37,7 @@ impl Progress<'_> {
         Progress { what, total, done: 0, drawn: None, out: shown.then(|| Box::new(stderr) as Box<dyn Write>) }
     }
 
-    /// One more is done.
+    /// Counts one more completed step and redraws the line.
     pub fn step(&mut self) {
         self.done += 1;
         let Some(out) = &mut self.out else { return };
@@ -44,7 +45,7 @@ impl Progress<'_> {
             return;
         }
         let percent = self.done * 100 / self.total.max(1);
-        // A terminal that is gone reads nothing.
+        // Ignore write errors: the terminal may have been closed.
         let _ = write!(out, "{CLEAR}{}: {} of {} ({percent} %)", self.what, self.done, self.total);
         let _ = out.flush();
         self.drawn = Some(Instant::now());
@@ -70,7 +71,7 @@ mod tests {
         let mut progress =
             Progress { what: "Applying", total: 200, done: 1, drawn: None, out: Some(Box::new(&mut drawn)) };
         progress.step();
-        // Not again so soon.
+        // Not redrawn within the redraw interval.
         progress.step();
         drop(progress);
         assert_eq!(String::from_utf8(drawn).unwrap(), "\r\x1b[KApplying: 2 of 200 (1 %)\r\x1b[K");

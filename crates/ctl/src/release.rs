@@ -1,17 +1,17 @@
-//! Versions: ours, and how they compare with the cluster's.
+//! Versions of this client, and their comparison with the version of the cluster.
 
-/// The release of Calico whose API this client speaks.
+/// The Calico release whose API this client implements.
 pub const API_LEVEL: &str = "v3.32.0";
 
-/// What `version` prints. The part up to the dash is the API level, which is what versions are compared by; what
-/// follows is our own.
+/// The version that `version` prints. The part before the dash is the API level, which version comparisons
+/// use; the rest is Tortie's own version.
 pub const CLIENT_VERSION: &str = concat!("v3.32.0-tortie.", env!("CARGO_PKG_VERSION"));
 
-/// The commit this was built from.
+/// The git commit of this build.
 pub const GIT_COMMIT: &str = env!("TORTIE_GIT_COMMIT");
 
-/// Whether two versions are the same release: a leading `v`, anything from the first `-`, and trailing `.0` do not
-/// count.
+/// Returns whether two versions denote the same release. Ignores a leading `v`, everything from the first
+/// `-`, and trailing `.0`.
 pub fn same(a: &str, b: &str) -> bool {
     parts(a) == parts(b)
 }

@@ -1,4 +1,4 @@
-//! A command's connection to the store.
+//! The connection of a command to the store.
 
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};
@@ -8,32 +8,32 @@ use std::io::Write;
 use tortie_model::{Kind, Resource};
 use tortie_store::{Client, Config, Resources};
 
-/// Connects, and says so on standard error when the cluster is of another version. A store that does not answer
-/// ends the command here, once, instead of once for each thing the command would ask.
+/// Connects to the store, and warns on standard error if the cluster runs another version. If the store does
+/// not respond, the command fails here once instead of once per request.
 pub async fn connect(connection: &Connection, global: &Global) -> Result<Resources> {
     let store = connect_quietly(connection).await?;
     match cluster_information(&store).await {
         Ok(cluster) if !global.allow_version_mismatch => {
             if let Some(warning) = mismatch(release::CLIENT_VERSION, text(&cluster, "/spec/calicoVersion")) {
-                // Nobody to tell is no reason to stop.
+                // Ignore write errors: a closed standard error must not abort the command.
                 let _ = writeln!(std::io::stderr(), "{warning}");
             }
         }
         Err(error) if error.is_outage() => return Err(Failure::NoClient(error)),
-        // Not there, not allowed or not readable: the command itself may still succeed.
+        // ClusterInformation is missing, forbidden or unreadable: the command itself may still succeed.
         _ => {}
     }
     Ok(store)
 }
 
-/// Connects without looking at the cluster's version.
+/// Connects without checking the cluster's version.
 pub async fn connect_quietly(connection: &Connection) -> Result<Resources> {
     let config = Config::load(&connection.config).map_err(Failure::Store)?;
     let client = Client::connect(&config).await.map_err(Failure::NoClient)?;
     Ok(Resources::new(client))
 }
 
-/// ClusterInformation as JSON.
+/// Returns ClusterInformation as JSON.
 pub async fn cluster_information(store: &Resources) -> tortie_store::Result<Value> {
     store.get(Kind::ClusterInformation, "", "default").await.map(|resource: Resource| resource.to_value())
 }

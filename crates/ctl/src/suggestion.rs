@@ -1,4 +1,4 @@
-//! What somebody may have meant by a kind or a field that there is none of.
+//! Suggests a similar name for an unknown kind or field.
 
 use crate::kind_word;
 use serde_json::Value;
@@ -7,7 +7,8 @@ use tortie_model::{API_VERSION, Kind, schema};
 
 const ALIKE: f64 = 0.85;
 
-/// What to add to an error: `; did you mean spec.cidr?`, or nothing. `document` is what was to be read.
+/// Returns the text to append to an error: `; did you mean spec.cidr?`, or nothing. `document` is the object
+/// that could not be decoded.
 pub fn hint(document: &Value, error: &DecodeError) -> String {
     let kind = document["kind"].as_str().unwrap_or_default();
     let meant = match error {
@@ -26,9 +27,9 @@ pub fn hint(document: &Value, error: &DecodeError) -> String {
     meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()
 }
 
-/// The kind that somebody may have meant, as it is written in an object.
+/// Returns the most similar kind, as it is written in an object.
 fn known_kind(word: &str) -> Option<&'static str> {
-    // Internal kinds are meant by nobody.
+    // Internal kinds exist but are not available on the command line; a similar name would not help.
     if Kind::from_name(word).is_some() {
         return None;
     }
@@ -36,7 +37,7 @@ fn known_kind(word: &str) -> Option<&'static str> {
     known.map(Kind::name)
 }
 
-/// A field beside it with a name like it, or one of the same name elsewhere.
+/// Returns a field with a similar name in the same object, or a field with the same name elsewhere.
 fn field(kind: Kind, path: &str) -> Option<String> {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     let plain = without_indexes(parent);
@@ -56,13 +57,13 @@ fn field(kind: Kind, path: &str) -> Option<String> {
     elsewhere.min_by_key(|path| path.len()).cloned()
 }
 
-/// `spec.ingress[0]` is `spec.ingress`.
+/// Removes list indexes from a path: `spec.ingress[0]` -> `spec.ingress`.
 fn without_indexes(path: &str) -> String {
     let parts = path.split('.').map(|part| part.split('[').next().unwrap_or_default());
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// The paths of all fields below a schema, without the marks of lists.
+/// Collects the paths of all fields of a schema, without list indexes.
 fn collect(schema: &Value, above: &str, paths: &mut Vec<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };

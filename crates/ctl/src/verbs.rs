@@ -1,4 +1,5 @@
-//! create, apply, replace and delete for one object: what the command line adds to the store's own rules.
+//! `create`, `apply`, `replace` and `delete` for one object: the rules of the command line on top of those of
+//! the store.
 
 use crate::namespace::{Asked, NamespaceError, resolve};
 use std::time::Duration;
@@ -18,15 +19,16 @@ pub enum VerbError {
 
 pub type Result<T> = std::result::Result<T, VerbError>;
 
-/// Puts the object into the namespace it belongs to.
+/// Sets the namespace of the object.
 pub fn place(resource: &mut Resource, asked: Asked) -> Result<()> {
     let namespace = resolve(resource.kind(), &resource.metadata().namespace, asked)?;
     resource.metadata_mut().namespace = namespace;
     Ok(())
 }
 
-/// Policies that stand for Kubernetes' own are changed there, and ClusterInformation by the parts of the cluster: nodes of Calico end
-/// when it is gone.
+/// Rejects objects that calicoctl must not write: policies derived from Kubernetes are managed through the
+/// Kubernetes API, and ClusterInformation by the components of the cluster (Calico nodes exit if it is
+/// deleted).
 pub fn check_managed_here(kind: Kind, namespace: &str, name: &str, operation: &'static str) -> Result<()> {
     if kind == Kind::ClusterInformation {
         let id = kind.to_string();
@@ -68,8 +70,8 @@ pub async fn apply(store: &Resources, resource: Resource) -> Result<Resource> {
     }
 }
 
-/// With a resourceVersion the object must still be at it; without one the present metadata is kept but for labels and
-/// annotations, and a race with another writer is run again.
+/// Replaces an object. If the input has a resourceVersion, it must match. Otherwise the current metadata are
+/// kept except for labels and annotations, and a conflict with another writer is retried.
 pub async fn replace(store: &Resources, resource: Resource) -> Result<Resource> {
     let kind = resource.kind();
     let (namespace, name) = (resource.metadata().namespace.clone(), resource.metadata().name.clone());
@@ -102,13 +104,13 @@ pub async fn delete(store: &Resources, resource: &Resource) -> Result<()> {
     if let Err(Error::Parse { .. }) = deleted
         && let Err(Error::DoesNotExist { .. }) = store.get(kind, &meta.namespace, &meta.name).await
     {
-        // What was there made no sense, but it is gone, which is what was asked for.
+        // The deleted entry could not be decoded, but it is gone, so the deletion succeeded.
         return Ok(());
     }
     Ok(deleted?)
 }
 
-/// Reads, changes and writes an object, again if another writer comes between.
+/// Reads, changes and writes an object; retries on conflicts with other writers.
 pub async fn modify(
     store: &Resources,
     (kind, namespace, name): (Kind, &str, &str),
@@ -118,7 +120,7 @@ pub async fn modify(
     modify_managed(store, (kind, namespace, name), change).await
 }
 
-/// The same for objects that users do not write.
+/// Modifies an object like [`modify`], including objects that users must not write.
 pub async fn modify_managed(
     store: &Resources,
     (kind, namespace, name): (Kind, &str, &str),
@@ -129,7 +131,7 @@ pub async fn modify_managed(
         let current = store.get(kind, namespace, name).await.map_err(VerbError::Store)?;
         let version = current.metadata().resource_version.clone();
         let next = change(current).map_err(ModifyError::Change)?;
-        // A change that names another revision wants that one and no other.
+        // A change that sets another resourceVersion must not be retried against a newer one.
         let insists = next.metadata().resource_version != version;
         match store.update(next).await {
             Err(Error::Conflict { .. }) if !insists && attempt < ATTEMPTS => {
@@ -145,7 +147,7 @@ pub async fn modify_managed(
 pub enum ModifyError {
     #[error(transparent)]
     Verb(#[from] VerbError),
-    /// The change itself was refused.
+    /// The change itself was rejected.
     #[error("{0}")]
     Change(String),
 }
@@ -156,7 +158,7 @@ impl ModifyError {
     }
 }
 
-/// Only these are the user's to say; the rest is made by the store.
+/// Returns the metadata that users may set; the store generates the rest.
 fn metadata_for_create(given: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         name: given.name.clone(),

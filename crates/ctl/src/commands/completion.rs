@@ -1,18 +1,18 @@
-//! completion: a script for the user's shell.
+//! `completion`: prints a completion script for the user's shell.
 
 use crate::failure::Result;
 use crate::kind_word::KINDS;
 use clap_complete::{Shell, generate};
 use std::io::Write;
 
-/// The script that completes `program`, whose command tree is `command`.
+/// Writes the completion script for `program` with the command tree `command`.
 pub fn completion(
     shell: Shell,
     mut command: clap::Command,
     program: &str,
     out: &mut dyn Write,
 ) -> Result<()> {
-    // Written to memory first: the generator panics on a reader that goes away.
+    // Written to memory first: the generator panics on write errors such as a closed pipe.
     let mut script = Vec::new();
     generate(shell, &mut command, program, &mut script);
     if shell == Shell::Fish {
@@ -22,7 +22,7 @@ pub fn completion(
     Ok(())
 }
 
-/// The generator for fish leaves out values of arguments that have no flag.
+/// Returns completions of kinds for fish, whose generator omits the values of positional arguments.
 fn fish_kinds(program: &str) -> String {
     let kinds: Vec<_> = KINDS.iter().map(|kind| kind.plural()).collect();
     format!(

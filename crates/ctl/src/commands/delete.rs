@@ -1,4 +1,4 @@
-//! delete: by file, or by kind and names; goes on past failures.
+//! `delete`: removes objects listed in a file, or by kind and names; continues after failures.
 
 use super::{selected, write::nothing};
 use crate::cli::{Delete, Global};

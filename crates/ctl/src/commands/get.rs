@@ -1,4 +1,4 @@
-//! get: objects by name, or lists.
+//! `get`: prints objects by name, or lists of objects.
 
 use super::{selected, watch, write::nothing};
 use crate::cli::{Get, Global};
@@ -11,7 +11,7 @@ use std::io::Write;
 use tortie_model::{Kind, Resource, ResourceList};
 use tortie_store::Resources;
 
-/// What nodes use that have no setting of their own.
+/// The AS number of nodes and clusters that configure none.
 const DEFAULT_AS_NUMBER: u32 = 64512;
 
 pub async fn get(args: &Get, global: &Global, out: &mut dyn Write) -> Result<()> {
@@ -60,14 +60,14 @@ async fn find(store: &Resources, wanted: &Resource, asked: Asked<'_>) -> std::re
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let (mut list, unreadable) = store.list_all(kind, within).await.map_err(|error| error.to_string())?;
     for error in unreadable {
-        // Nobody to tell is no reason to stop.
+        // Ignore write errors: a closed standard error must not abort the command.
         let _ = writeln!(std::io::stderr(), "Warning: an entry cannot be read and is left out: {error}");
     }
     sort(&mut list);
     Ok(Found::Listed(list))
 }
 
-/// Tiers are listed in the order in which they apply.
+/// Sorts tiers in the order in which they apply.
 fn sort(list: &mut ResourceList) {
     if list.kind == Kind::Tier {
         let order = |r: &Resource| {
@@ -79,7 +79,7 @@ fn sort(list: &mut ResourceList) {
     }
 }
 
-/// Removes what belongs to this cluster only.
+/// Removes the metadata that is specific to this cluster.
 fn strip(found: &mut Found) {
     if let Found::One(resource) = found {
         let meta = resource.metadata_mut();
@@ -92,7 +92,7 @@ fn strip(found: &mut Found) {
     }
 }
 
-/// Looks up the cluster's AS number where something printed could need it.
+/// Looks up the cluster's AS number if the output may need it.
 async fn facts(store: &Resources, found: &[Found], format: &Format) -> Facts {
     let template = matches!(format, Format::Template(_) | Format::TemplateFile(_));
     let nodes = found.iter().any(|f| f.kind() == Kind::Node);

@@ -1,4 +1,4 @@
-//! label: one label of one object.
+//! `label`: sets or removes one label of one object.
 
 use super::parse_kind;
 use crate::cli::{Global, Label};
@@ -16,7 +16,7 @@ enum Change<'a> {
     Remove { key: &'a str },
 }
 
-/// What became of the label.
+/// The change that was made to the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     Set,
@@ -33,7 +33,7 @@ pub async fn label(args: &Label, global: &Global, out: &mut dyn Write) -> Result
     }
     let asked = Asked { namespace: args.namespace.namespace.as_deref(), all: false };
     let namespace = resolve(kind, "", asked).map_err(|error| Failure::message(error.to_string()))?;
-    // Messages name the kind the way it was typed.
+    // Messages name the kind as the user typed it.
     let what = format!("{} {}", args.kind, args.name);
     let store = session::connect(&args.connection, global).await?;
     let done = Cell::new(Done::Set);

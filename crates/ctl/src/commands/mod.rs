@@ -15,7 +15,7 @@ use crate::input::{self, InputError};
 use crate::kind_word::{alike, kind_of};
 use tortie_model::{Kind, Resource};
 
-/// The kind a word names, or calicoctl's words for that it names none.
+/// Parses the name of a kind; the error is calicoctl's message for unknown kinds.
 pub fn parse_kind(word: &str) -> std::result::Result<Kind, String> {
     kind_of(word).ok_or_else(|| {
         let advice = alike(word).map(|kind| format!("; did you mean {kind}?")).unwrap_or_default();
@@ -23,8 +23,8 @@ pub fn parse_kind(word: &str) -> std::result::Result<Kind, String> {
     })
 }
 
-/// What a command was pointed at: objects that need have no more than a kind and a name. A kind without names
-/// is one object without a name.
+/// Returns the objects that the arguments select; they may have no more than a kind and a name. A kind
+/// without names yields one object without a name.
 pub fn selected(selection: &Selection) -> Result<Vec<Resource>> {
     if let Some(file) = &selection.filename {
         let reading = &selection.reading;

@@ -1,4 +1,4 @@
-//! patch: part of one object.
+//! `patch`: changes part of one object.
 
 use super::parse_kind;
 use crate::cli::{Global, Patch, PatchType};
@@ -29,7 +29,7 @@ pub async fn patch(args: &Patch, global: &Global, out: &mut dyn Write) -> Result
     Ok(())
 }
 
-/// The patch as typed: one object, or a list of operations.
+/// Parses the patch argument: one object, or a list of operations.
 fn read(text: &str, patch_type: PatchType) -> std::result::Result<Value, String> {
     let documents =
         codec::documents(text.as_bytes()).map_err(|error| format!("the patch is not readable: {error}"))?;
@@ -42,7 +42,7 @@ fn read(text: &str, patch_type: PatchType) -> std::result::Result<Value, String>
     }
 }
 
-/// Applies the patch to an object, which stays the object it is.
+/// Applies the patch to an object. A patch must not change the identity of the object.
 fn patched(current: Resource, patch: &Value, patch_type: PatchType) -> std::result::Result<Resource, String> {
     let kind = current.kind();
     let before = current.to_value();
@@ -56,7 +56,7 @@ fn patched(current: Resource, patch: &Value, patch_type: PatchType) -> std::resu
     Resource::from_store(kind, after).map_err(|error| error.to_string())
 }
 
-/// Refuses fields we do not know, except where they were there before: a newer version wrote those.
+/// Rejects unknown fields, except those that the object had before: a newer version wrote them.
 fn check_fields(before: Value, after: Value) -> std::result::Result<(), DecodeError> {
     let Err(error) = Resource::from_user(after) else { return Ok(()) };
     let DecodeError::UnknownField(fields) = &error else { return Err(error) };
@@ -68,7 +68,8 @@ fn check_fields(before: Value, after: Value) -> std::result::Result<(), DecodeEr
     if new.is_empty() { Ok(()) } else { Err(DecodeError::UnknownField(new.join(", "))) }
 }
 
-/// `spec.ingress[0].sauce` -> `spec.ingress.sauce`: a patch may move the elements of a list.
+/// Removes list indexes from a path, because a patch may move list elements: `spec.ingress[0].sauce` ->
+/// `spec.ingress.sauce`.
 fn without_indexes(path: &str) -> String {
     path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest)).collect()
 }

@@ -1,4 +1,4 @@
-//! version: ours, and the cluster's.
+//! `version`: prints the versions of the client and the cluster.
 
 use crate::cli::Version;
 use crate::failure::{Failure, Result};
@@ -36,7 +36,7 @@ pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
                 Ok(())
             }
             Err(error) => {
-                // Said again in full once the store answers again.
+                // Print everything again once the store responds.
                 shown = Shown::default();
                 Err(Failure::message(format!("unable to retrieve Cluster Version or Type: {error}")))
             }
@@ -51,7 +51,7 @@ pub async fn version(args: &Version, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// What was printed last, so that only changes are printed again.
+/// The values printed last, so that only changes are printed.
 #[derive(Default)]
 struct Shown {
     version: String,
@@ -73,7 +73,7 @@ impl Shown {
     }
 }
 
-/// A Go duration: `1h30m`, `1.5s`, `300ms`, or `0`.
+/// Parses a Go duration: `1h30m`, `1.5s`, `300ms`, or `0`.
 fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! get --watch: what there is, then every change as it happens.
+//! `get --watch`: prints the existing objects, then every change.
 
 use super::get::cluster_facts;
 use crate::failure::{Failure, Result};
@@ -32,7 +32,8 @@ pub async fn watch(
         match event {
             Event::InSync(_) => printer.in_sync(out)?,
             Event::Unreadable { key, error, .. } => {
-                // The watch goes on without it; nobody to tell is no reason to stop.
+                // The watch continues without this entry. Ignore write errors: a closed standard error must
+                // not end the watch.
                 let _ = writeln!(std::io::stderr(), "{key}: {error}");
             }
             other => {
@@ -47,7 +48,8 @@ pub async fn watch(
     Ok(())
 }
 
-/// The objects seen so far: tells an addition from a change, and still has what was deleted.
+/// The objects received so far: distinguishes additions from changes, and provides the last state of deleted
+/// objects.
 #[derive(Default)]
 struct Known(BTreeMap<Key, Resource>);
 
@@ -71,7 +73,7 @@ enum Shape {
     Json,
 }
 
-/// Prints changes one by one. Rows of the first snapshot wait for each other, so that the table fits them.
+/// Prints changes one by one. Rows of the initial snapshot are buffered to compute the column widths.
 struct Printer {
     shape: Shape,
     facts: Facts,
@@ -125,7 +127,7 @@ impl Printer {
         let (Shape::Table(layout), Some(rows)) = (&self.shape, self.waiting.take()) else { return Ok(()) };
         let mut headings = layout.headings();
         headings.insert(0, "EVENT".to_owned());
-        // Room for the longest word an EVENT can be.
+        // Width of the longest EVENT value.
         self.widths.widen(&["MODIFIED".to_owned()]);
         self.widths.widen(&headings);
         rows.iter().for_each(|row| self.widths.widen(row));

@@ -1,4 +1,4 @@
-//! create, apply, replace, validate: files in, a tally out.
+//! `create`, `apply`, `replace` and `validate`: process the objects of files and print a summary.
 
 use crate::analyze;
 use crate::cli::{Create, FromFile, Global};
@@ -103,12 +103,13 @@ async fn write_all(
     outcome
 }
 
-/// Applies resources one by one, for commands that have them from elsewhere than a file.
+/// Applies resources one by one, for commands whose resources do not come from a file.
 pub async fn apply_all(store: &Resources, resources: Vec<Resource>) -> Outcome {
     write_all(store, resources, Asked::default(), &Verb::Apply, outcome::APPLY).await
 }
 
-/// A user who may only write some kinds may not be able to; their own write tells then.
+/// Initialises the datastore. A user who may only write some kinds may lack the permission; then the write
+/// itself reports the error.
 async fn initialize(store: &Resources) {
     if let Err(error) = store.ensure_initialized("", "").await {
         tracing::info!(%error, "the datastore could not be initialised");

@@ -1,13 +1,13 @@
-//! `calicoctl node checksystem`: what the kernel has of what a node needs.
+//! `calicoctl node checksystem`: checks that the kernel has the features that a node needs.
 
 use crate::failure::{Failure, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The first kernel in which everything that policy needs works.
+/// The oldest kernel version that supports everything that policy needs.
 const KERNEL: (u32, u32) = (5, 13);
 
-/// Names of modules, what they are in the kernel's configuration, and whether a node works without.
+/// Module name, kernel configuration option, and whether a node requires it.
 const MODULES: [(&str, &str, Need); 13] = [
     ("nf_tables", "CONFIG_NF_TABLES", Need::Always),
     ("nf_conntrack", "CONFIG_NF_CONNTRACK", Need::Always),
@@ -27,7 +27,7 @@ const MODULES: [(&str, &str, Need); 13] = [
 #[derive(Clone, Copy, PartialEq)]
 enum Need {
     Always,
-    /// By some settings alone.
+    /// Required by some settings only.
     Sometimes,
 }
 
@@ -65,14 +65,14 @@ fn is_new_enough(release: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= KERNEL
 }
 
-/// A file that is not there says nothing.
+/// Returns the contents of a file, or an empty string if it cannot be read.
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Where modules are spoken of.
+/// The sources of information about kernel modules.
 struct Known {
-    /// Lists of modules, of files or of names.
+    /// Lists of modules, by file or by name.
     lists: Vec<String>,
     config: String,
 }
@@ -85,7 +85,7 @@ impl Known {
             None => read(&PathBuf::from(format!("/boot/config-{release}"))),
         };
         let loaded = read(Path::new("/proc/modules"));
-        // What is built in and has settings has a directory there.
+        // Built-in modules with parameters have a directory there.
         let present = std::fs::read_dir("/sys/module").into_iter().flatten().flatten();
         let present = present.map(|entry| format!("{}\n", entry.file_name().to_string_lossy())).collect();
         let lists =

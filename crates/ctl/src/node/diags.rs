@@ -1,5 +1,5 @@
-//! `calicoctl node diags` and `calicoctl cluster diags`: what helps to find a fault, in one archive. What is secret is never
-//! asked for: neither configuration files nor the environment are in it.
+//! `calicoctl node diags` and `calicoctl cluster diags`: collect diagnostics in one archive. Secrets are
+//! never collected: the archive contains neither configuration files nor the environment.
 
 use super::ask;
 use crate::failure::{Failure, Result};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// File and command: what the kernel and the host have.
+/// File name and command: state of the kernel and the host.
 const COMMANDS: [(&str, &[&str]); 17] = [
     ("date", &["date"]),
     ("hostname", &["hostname"]),
@@ -32,7 +32,7 @@ const COMMANDS: [(&str, &[&str]); 17] = [
     ("journal", &["journalctl", "--no-pager", "-n", "20000", "-u", "tortie-node", "-u", "tortie-datastore"]),
 ];
 
-/// File and question: what the node says of itself.
+/// File name and request: state that the node's daemon reports.
 const QUESTIONS: [(&str, &str); 4] = [
     ("health.json", "health"),
     ("settings.json", "settings"),
@@ -42,13 +42,13 @@ const QUESTIONS: [(&str, &str); 4] = [
 
 #[derive(Debug, Args)]
 pub struct DiagsArgs {
-    /// Directory with logs, copied if it is there
+    /// Directory with logs, copied if it exists
     #[arg(long, value_name = "DIR", default_value = "/var/log/calico")]
     log_dir: PathBuf,
-    /// Where the node's sockets are
+    /// Directory with the node's sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
     run_dir: PathBuf,
-    /// Where the archive is written
+    /// Directory for the archive
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     output_dir: PathBuf,
 }
@@ -63,7 +63,7 @@ pub fn of_node(args: &DiagsArgs, out: &mut dyn Write) -> Result<()> {
             &["cp", "-r", &args.log_dir.display().to_string(), &bundle.path("log").display().to_string()],
         )?;
     }
-    // As the daemon left it, where `tortie up` runs it without systemd.
+    // Log files of daemons that `tortie up` runs without systemd.
     for name in ["node.log", "datastore.log"] {
         let from = args.run_dir.join(name);
         if from.is_file() {
@@ -75,7 +75,7 @@ pub fn of_node(args: &DiagsArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// A directory that becomes an archive, and is gone in any case.
+/// A directory that is packed into an archive, and removed in any case.
 pub(crate) struct Bundle {
     place: PathBuf,
     name: String,
@@ -118,7 +118,8 @@ impl Bundle {
         Ok(())
     }
 
-    /// What a program prints, be it what is wrong; one that is not there says so in its file.
+    /// Writes the output of a program, including its errors, to a file; if the program cannot be run, the
+    /// file contains the reason.
     fn command(&self, file: &str, words: &[&str]) -> Result<()> {
         let [program, args @ ..] = words else { return Ok(()) };
         let text = match Command::new(program).args(args).stdin(Stdio::null()).output() {
@@ -134,7 +135,7 @@ impl Bundle {
 
     pub fn pack(self) -> Result<PathBuf> {
         let path = self.place.join(format!("{}.tar.gz", self.name));
-        // Nobody else's file, and nobody else's to read.
+        // Never overwrite an existing file, and make the archive readable only by its owner.
         let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|error| Failure::at(&path, &error))?;
         let mut tar = Command::new("tar");
@@ -152,7 +153,7 @@ impl Bundle {
 
 impl Drop for Bundle {
     fn drop(&mut self) {
-        // What stays is in a directory for temporary things.
+        // Ignore errors: leftovers remain in a directory for temporary files.
         let _ = fs::remove_dir_all(self.dir());
     }
 }

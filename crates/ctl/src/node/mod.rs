@@ -1,4 +1,4 @@
-//! `calicoctl node`: this host's node. Its daemon is asked over its socket.
+//! `calicoctl node`: commands for this host's node. They query its daemon over a Unix socket.
 
 mod checksystem;
 pub(crate) mod diags;
@@ -23,21 +23,21 @@ pub struct Node {
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
-    /// Show whether this host's node runs, and its BGP sessions
+    /// Show whether this host's node is running, and its BGP sessions
     Status {
-        /// Where the node's sockets are
+        /// Directory with the node's sockets
         #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
         run_dir: PathBuf,
     },
     Run(run::RunArgs),
-    /// Collect what helps to find a fault of this host's node, in one archive; secrets are left out
+    /// Collect diagnostics of this host's node in one archive; secrets are left out
     #[command(after_help = "Examples:
   calicoctl node diags
   calicoctl node diags --log-dir /var/log/calico")]
     Diags(diags::DiagsArgs),
-    /// Check that the kernel of this host has what a node needs
+    /// Check that this host's kernel has the features that a node needs
     Checksystem {
-        /// File with the kernel's configuration, if it is not where it usually is
+        /// Kernel configuration file, if not in the default location
         #[arg(short = 'f', long, value_name = "FILE")]
         kernel_config: Option<PathBuf>,
     },
@@ -52,12 +52,12 @@ pub fn run(args: &Node, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// What the node's daemon answers to a question.
+/// Sends a named request to the node's daemon and returns the response.
 pub fn ask(run_dir: &Path, question: &str) -> Result<Value> {
     put(run_dir, &json!({"ask": question}))
 }
 
-/// The same for a question that says more.
+/// Sends a request with parameters to the node's daemon and returns the response.
 pub fn put(run_dir: &Path, question: &Value) -> Result<Value> {
     let path = run_dir.join("node.sock");
     let failed = |error: std::io::Error| match error.kind() {

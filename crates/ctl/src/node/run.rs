@@ -1,4 +1,4 @@
-//! `calicoctl node run`: the daemon of this host, started as the reference starts its container.
+//! `calicoctl node run`: starts the daemon of this host, as Calico starts its node container.
 
 use crate::failure::{Failure, Result};
 use clap::Args;
@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Run this host's node: prints the command that does the same, and runs it
+/// Run this host's node: print the equivalent command, and run it
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   calicoctl node run --ip 192.0.2.10 --name worker-1
@@ -25,34 +25,34 @@ pub struct RunArgs {
     /// Name of the node [default: the host's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How the IPv4 address is found
+    /// Method to detect the IPv4 address
     #[arg(long, value_name = "METHOD")]
     ip_autodetection_method: Option<String>,
-    /// How the IPv6 address is found
+    /// Method to detect the IPv6 address
     #[arg(long, value_name = "METHOD")]
     ip6_autodetection_method: Option<String>,
-    /// Accepted for the sake of scripts: the log goes to standard error
+    /// Accepted for compatibility and ignored: the log goes to standard error
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
-    /// Accepted for the sake of scripts: there is no image
+    /// Accepted for compatibility and ignored: no container image is used
     #[arg(long, value_name = "IMAGE")]
     node_image: Option<String>,
     /// bird, for BGP, or none
     #[arg(long, value_name = "BACKEND", value_parser = ["bird", "none"])]
     backend: Option<String>,
-    /// Make no IP pools
+    /// Do not create default IP pools
     #[arg(long)]
     no_default_ippools: bool,
     /// File with settings of this host
     #[arg(long, value_name = "FILE")]
     felix_config: Option<PathBuf>,
-    /// Print the command and do not run it
+    /// Print the command without running it
     #[arg(long)]
     dryrun: bool,
-    /// Print a unit for systemd that runs the node
+    /// Print a systemd unit that runs the node
     #[arg(long)]
     init_system: bool,
-    /// File that says where the datastore is
+    /// Configuration file of the datastore
     #[arg(short = 'c', long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -106,7 +106,7 @@ impl RunArgs {
     }
 }
 
-/// As a shell needs it.
+/// Quotes the text for a shell if necessary.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -127,7 +127,7 @@ pub fn run(args: &RunArgs, out: &mut dyn Write) -> Result<()> {
     }
     writeln!(out, "Running command to start the node:\n\n{line}\n")?;
     out.flush()?;
-    // The same program under its own name; returns only if that fails.
+    // Executes the same program as `tortie`; returns only on failure.
     let error = Command::new(&program).arg0("tortie").args(args.words()).envs(args.variables()).exec();
     Err(Failure::at(&program, &error))
 }

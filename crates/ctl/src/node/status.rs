@@ -1,4 +1,4 @@
-//! `calicoctl node status`: the table that people know.
+//! `calicoctl node status`: prints the table of BGP sessions in Calico's format.
 
 use super::ask;
 use crate::failure::{Failure, Result};
@@ -60,7 +60,7 @@ fn row(peer: &Value) -> Option<[String; 5]> {
     Some([address(peer).to_owned(), kind.to_owned(), up.to_owned(), since(peer), info])
 }
 
-/// The time today, the day before that.
+/// Returns the time of day if the event was today, otherwise the date.
 fn since(peer: &Value) -> String {
     let then = peer["since"].as_i64().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     let Some(then) = then else { return String::new() };

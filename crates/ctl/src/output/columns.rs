@@ -1,25 +1,25 @@
-//! The columns of each kind: a heading, where its value is in the object, and how it is written.
+//! The columns of each kind: the heading, the position of the value in the object, and its format.
 
 use super::go;
 use serde_json::Value;
 use tortie_model::Kind;
 
-/// How a value becomes a cell.
+/// How a value is formatted as a cell.
 #[derive(Clone, Copy)]
 pub enum Format {
-    /// As Go prints it; absent prints as an empty string.
+    /// As Go prints it; empty if absent.
     Text,
-    /// Absent prints as this: the zero value of a field that is always there in Go.
+    /// If absent, this text: the zero value of a field that Go always prints.
     Or(&'static str),
-    /// A float behind a pointer; absent prints as `<nil>`.
+    /// A float behind a pointer; `<nil>` if absent.
     Float,
-    /// Length of a list.
+    /// The length of a list.
     Count,
     /// Comma-joined list, or map as sorted `k=v`.
     Joined,
     /// Comma-joined and cut to 80 characters.
     Truncated,
-    /// From the whole object.
+    /// Computed from a part of the object with several fields.
     Whole(fn(&Value, &Facts) -> String),
 }
 
@@ -30,14 +30,14 @@ pub struct Column {
     pub format: Format,
 }
 
-/// What cells may need from beyond their object.
+/// Cluster-wide values that cells may need in addition to their object.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// The AS number of nodes that have none of their own.
+    /// The AS number of nodes that do not configure one.
     pub global_as_number: u32,
 }
 
-/// The columns of a kind and which of them each table shows.
+/// The columns of a kind, and which of them each table format shows.
 pub struct Columns {
     pub all: &'static [Column],
     pub ps: &'static [&'static str],
@@ -272,7 +272,7 @@ impl Column {
     }
 }
 
-/// A list or a map as one string; maps as sorted `k=v`.
+/// Joins the elements of a list or map into one string; maps as sorted `k=v`.
 pub fn join(value: &Value, separator: &str) -> String {
     let parts: Vec<String> = match value {
         Value::Array(items) => items.iter().map(go::value).collect(),
@@ -286,7 +286,7 @@ pub fn join(value: &Value, separator: &str) -> String {
     parts.join(separator)
 }
 
-/// As `join`, but no longer than `max` characters, the last three of them dots when something was cut.
+/// Joins like `join` and truncates to `max` characters; a truncated text ends in three dots.
 pub fn join_and_truncate(value: &Value, separator: &str, max: usize) -> String {
     let joined = join(value, separator);
     if max == 0 || joined.chars().count() <= max {
@@ -332,7 +332,7 @@ fn nats(nats: &Value, _: &Facts) -> String {
     pairs.join(",")
 }
 
-/// A Kubernetes label selector as the struct it is in Go: `{map[app:db] [{tier In [a b]}]}`.
+/// Formats a Kubernetes label selector as Go prints the struct: `{map[app:db] [{tier In [a b]}]}`.
 fn label_selector(selector: &Value, _: &Facts) -> String {
     let labels = selector.get("matchLabels").filter(|v| !v.is_null()).map_or("map[]".to_owned(), go::value);
     let expressions =

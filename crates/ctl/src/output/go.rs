@@ -1,9 +1,9 @@
-//! Values as Go's fmt package prints them, since that is what scripts around calicoctl read.
+//! Formats values as Go's fmt package does, because scripts parse the output of calicoctl.
 
 use serde_json::Value;
 
-/// A float as `%v` prints it: the shortest digits that read back the same, with an exponent below 1e-4 and from
-/// 1e6 on.
+/// Formats a float as `%v` does: the shortest digits that parse to the same value, with an exponent below
+/// 1e-4 and from 1e6 on.
 pub fn float(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -23,7 +23,7 @@ pub fn float(value: f64) -> String {
     }
 }
 
-/// Any value as `%v` prints it. An object prints as a map; structs are up to the caller, who knows their fields.
+/// Formats any value as `%v` does. An object is printed as a map; callers format structs themselves.
 pub fn value(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -40,7 +40,7 @@ pub fn value(value: &Value) -> String {
     }
 }
 
-/// `[a b]`.
+/// Formats a list: `[a b]`.
 pub fn list(items: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", items.into_iter().collect::<Vec<_>>().join(" "))
 }

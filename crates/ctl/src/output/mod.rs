@@ -1,4 +1,4 @@
-//! How results of `get` are printed.
+//! Prints the results of `get`.
 
 pub mod columns;
 pub mod go;
@@ -9,7 +9,7 @@ use columns::{Column, Columns, Facts};
 use serde_json::Value;
 use tortie_model::{Kind, Resource, ResourceList, codec};
 
-/// What one part of a `get` found.
+/// The result of one query of a `get`.
 #[derive(Clone, Debug)]
 pub enum Found {
     One(Box<Resource>),
@@ -71,13 +71,13 @@ impl Format {
     }
 }
 
-/// A table's columns for one kind.
+/// The columns of a table for one kind.
 pub struct Layout {
     columns: Vec<&'static Column>,
 }
 
 impl Layout {
-    /// Fails on a heading the kind does not have.
+    /// Selects the columns. Fails on a heading that the kind does not have.
     pub fn new(kind: Kind, format: &Format, with_namespace: bool) -> Result<Layout, String> {
         let columns = Columns::of(kind);
         let mut headings: Vec<&str> = match format {
@@ -107,7 +107,7 @@ impl Layout {
     }
 }
 
-/// Everything found, as text.
+/// Renders all results as text.
 pub fn render(
     found: &[Found],
     format: &Format,
@@ -125,7 +125,7 @@ pub fn render(
         Format::Ps | Format::Wide | Format::CustomColumns(_) => {
             let mut text = String::new();
             for found in found {
-                // calicoctl does not put the namespace before columns the user chose.
+                // calicoctl does not prepend the namespace to custom columns.
                 let with_namespace = with_namespace && !matches!(format, Format::CustomColumns(_));
                 let layout = Layout::new(found.kind(), format, with_namespace)?;
                 let mut rows = vec![layout.headings()];
@@ -138,7 +138,7 @@ pub fn render(
     }
 }
 
-/// One result stands alone, several are an array.
+/// Returns a single result as it is, several as an array.
 fn one_or_all(found: &[Found]) -> Option<Value> {
     match found {
         [] => None,

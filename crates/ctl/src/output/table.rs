@@ -1,5 +1,5 @@
-//! Tables with elastic columns, as Go's tabwriter lays them out: a column is as wide as its widest cell plus the
-//! padding, but no narrower than the minimum, and the last column is padded like the others.
+//! Tables with elastic columns, laid out as Go's tabwriter does: a column is as wide as its widest cell plus
+//! the padding, but at least the minimum width, and the last column is padded like the others.
 
 use tortie_store::printable::escape_controls;
 
@@ -19,7 +19,7 @@ impl Widths {
         widths
     }
 
-    /// Makes room for one more row; rows already printed stay as they are.
+    /// Widens the columns to fit one more row; rows already printed keep their layout.
     pub fn widen(&mut self, row: &[String]) {
         if self.0.len() < row.len() {
             self.0.resize(row.len(), MIN_WIDTH);
@@ -41,7 +41,7 @@ impl Widths {
     }
 }
 
-/// Rows laid out together; the first is the headings.
+/// Lays out rows as a table; the first row contains the headings.
 pub fn layout(rows: &[Vec<String>]) -> String {
     let widths = Widths::of(rows);
     rows.iter().map(|row| widths.line(row)).collect()

@@ -1,5 +1,5 @@
-//! Go templates over the results. Templates written for calicoctl name fields as Go does (`.Spec.CIDR`), so every
-//! field goes by that name and by its JSON name.
+//! Go templates over the results. Templates for calicoctl use the Go names of fields (`.Spec.CIDR`), so every
+//! field is available under its Go name and its JSON name.
 
 use super::columns::{Facts, join, join_and_truncate};
 use super::{Found, go};
@@ -36,8 +36,8 @@ pub fn render(text: &str, found: &[Found], facts: &Facts) -> Result<String, Stri
         .map_err(|error| error.to_string())
 }
 
-/// Blocks must be closed, and nothing closed that is not open. The template library takes the rest of a template
-/// that breaks this rule for granted, or drops it.
+/// Checks that every block is closed and that no `end` is unmatched. The template library accepts unbalanced
+/// templates silently or drops their remainder.
 fn check_balanced(text: &str) -> Result<(), String> {
     let mut open = 0usize;
     let mut rest = text;
@@ -57,7 +57,8 @@ fn check_balanced(text: &str) -> Result<(), String> {
     }
 }
 
-/// An action up to its `}}`, which does not count inside quotes and comments, and what follows it.
+/// Splits at the end of an action (`}}` outside of quotes and comments); returns the action and the remaining
+/// text.
 fn split_action(action: &str) -> (&str, &str) {
     let comment = action.trim_start_matches('-').trim_start().starts_with("/*");
     let mut quote = None;
@@ -90,7 +91,7 @@ fn text_arg(text: String) -> Arg {
     Arg::String(text.into())
 }
 
-/// A resource or a list: Go embeds the metadata, so that its fields are reached directly too.
+/// Converts a resource or a list. Go embeds the metadata, so its fields are also available directly.
 fn object(value: &Value) -> Arg {
     let Value::Object(fields) = value else { return plain(value) };
     let mut named = named(fields.iter());
@@ -125,7 +126,7 @@ fn plain(value: &Value) -> Arg {
     }
 }
 
-/// Fields under both names; the keys of what is a map in Go stay as they are.
+/// Returns the fields under both names; the keys of Go maps keep their single name.
 fn named<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>) -> BTreeMap<Arc<str>, Arg> {
     let mut named = BTreeMap::new();
     for (key, value) in fields {
@@ -133,7 +134,7 @@ fn named<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>) -> BTreeMap<
             ("labels" | "annotations" | "labelsToApply" | "matchLabels", Value::Object(map)) => {
                 Arg::Map(Arc::new(map.iter().map(|(k, v)| (k.as_str().into(), plain(v))).collect()))
             }
-            // Go has a float here, whatever its JSON looks like.
+            // This field is a float in Go, even if its JSON is an integer.
             ("order", Value::Number(n)) => Arg::Float(n.as_f64().unwrap_or_default()),
             _ => plain(value),
         };
@@ -143,7 +144,7 @@ fn named<'a>(fields: impl Iterator<Item = (&'a String, &'a Value)>) -> BTreeMap<
     named
 }
 
-/// `ipv4Address` -> `IPv4Address`, `nodeSelector` -> `NodeSelector`.
+/// Returns the Go name of a JSON key: `ipv4Address` -> `IPv4Address`, `nodeSelector` -> `NodeSelector`.
 fn go_name(json: &str) -> String {
     let first = json.find(|c: char| c.is_uppercase()).unwrap_or(json.len());
     let (word, rest) = json.split_at(first);
@@ -161,12 +162,12 @@ fn go_name(json: &str) -> String {
     word + rest
 }
 
-/// A template's value as JSON, for the functions that join.
+/// Converts a template value to JSON, for the join functions.
 fn json(value: &Arg) -> Value {
     match value {
         Arg::List(items) => Value::Array(items.iter().map(json).collect()),
         Arg::Map(fields) => {
-            // Only maps in Go's sense come here with one name per key.
+            // Only Go maps are passed here, which have one name per key.
             Value::Object(fields.iter().map(|(k, v)| (k.to_string(), json(v))).collect())
         }
         Arg::Nil => Value::Array(Vec::new()),
