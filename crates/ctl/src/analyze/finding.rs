@@ -1,16 +1,16 @@
-//! One likely mistake, in words.
+//! A likely mistake in the configuration, with a description.
 
 use serde::Serialize;
 use std::fmt::Write;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// As `calicoctl` names it: `NetworkPolicy(shop/web)`.
+    /// The object as `calicoctl` prints it: `NetworkPolicy(shop/web)`.
     pub object: String,
-    /// Which check found it.
+    /// The name of the check.
     pub check: &'static str,
     pub reason: String,
-    /// What to do about it.
+    /// The recommended action.
     pub advice: String,
 }
 

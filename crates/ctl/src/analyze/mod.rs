@@ -1,7 +1,7 @@
-//! `tortie analyze`: what in a cluster's configuration is likely a mistake.
+//! `tortie analyze`: finds likely mistakes in the configuration of a cluster.
 //!
-//! A check is a function of the whole cluster that returns findings; each is a file in `checks`. They read the store alone
-//! and see policy as the evaluator does, so no node has to run.
+//! A check is a function of the whole cluster that returns findings; each is a file in `checks`. The checks
+//! read only the store and use the reference evaluator of policies, so no node has to run.
 
 mod checks;
 mod finding;
@@ -48,17 +48,18 @@ pub struct Analyze {
     pub global: Global,
 }
 
-/// What checks look at.
+/// The input of the checks.
 struct Subject {
     cluster: Cluster,
-    /// What a node would enforce that has every endpoint.
+    /// The plan of a hypothetical node that hosts every endpoint of the cluster.
     enforced: Enforced,
     secrets: Option<PathBuf>,
     /// Names and MTUs of this host's interfaces that are up.
     interfaces: Vec<(String, u32)>,
 }
 
-/// Prints what was found and says whether anything was. `interfaces` are those of this host, with their MTUs.
+/// Prints the findings and returns whether there are any. `interfaces` are those of this host, with their
+/// MTUs.
 pub async fn analyze(args: &Analyze, interfaces: Vec<(String, u32)>, out: &mut dyn Write) -> Result<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
     let mut cluster = load(&store).await?;
@@ -81,7 +82,7 @@ pub async fn analyze(args: &Analyze, interfaces: Vec<(String, u32)>, out: &mut d
     Ok(!findings.is_empty())
 }
 
-/// Everything that checks look at.
+/// Loads all resources that the checks need.
 async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
     let mut cluster = Cluster::load(store).await?;
     for kind in [Kind::IPPool, Kind::BGPPeer, Kind::BGPFilter] {
@@ -90,7 +91,7 @@ async fn load(store: &Resources) -> tortie_store::Result<Cluster> {
     Ok(cluster)
 }
 
-/// All checks, the findings in the order of their objects.
+/// Runs all checks and returns the findings, sorted by object.
 fn findings(cluster: Cluster, secrets: Option<PathBuf>, interfaces: Vec<(String, u32)>) -> Vec<Finding> {
     let enforced = cluster.enforced_everywhere();
     let subject = Subject { cluster, enforced, secrets, interfaces };

@@ -30,7 +30,7 @@ fn policy(name: &str, spec: Value) -> Value {
     json!({"kind": "NetworkPolicy", "metadata": {"name": name, "namespace": "shop"}, "spec": spec})
 }
 
-/// Two pods with policy, a pool, a peer with a filter: nothing is wrong.
+/// Returns a cluster without mistakes: two pods with policy, a pool, a peer with a filter.
 fn clean() -> Vec<Value> {
     vec![
         json!({"kind": "Node", "metadata": {"name": "n1", "labels": {"rack": "1"}}, "spec": {"bgp": {"ipv4Address": "192.0.2.1/24"}}}),
@@ -220,8 +220,8 @@ fn warnings_are_about_what_was_written_and_need_somebody_to_match() {
          the policy is not enforced anywhere.\n"
             .replace("Compare", "  Compare")
     );
-    // Others are not spoken of.
+    // Findings about other objects are not reported.
     assert_eq!(warnings::text(all, &[written(&clean()[9])], None), "");
-    // Where there is nobody yet, nobody can match.
+    // Without endpoints, a selector that matches nothing is not reported.
     assert_eq!(warnings::text(cluster(vec![typo.clone()]), &[written(&typo)], None), "");
 }

@@ -1,5 +1,5 @@
-//! Warnings when an object is written that is likely a mistake. They are the findings of `tortie analyze` about that object;
-//! the object is stored all the same.
+//! Warns when a written object is likely a mistake. The warnings are the findings of `tortie analyze` about
+//! that object; the object is stored nevertheless.
 
 use super::finding::Finding;
 use super::{findings, load};
@@ -14,12 +14,13 @@ use std::time::Duration;
 use tortie_model::{KeyRange, Kind, Resource};
 use tortie_store::{Page, Resources};
 
-/// In larger clusters a command would take noticeably longer; `tortie analyze` is for them.
+/// Maximum number of endpoints. In larger clusters the check would delay the command noticeably; run `tortie
+/// analyze` there.
 const MOST_ENDPOINTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1999);
 const PATIENCE: Duration = Duration::from_secs(5);
 const SECRETS: &str = "/etc/calico/secrets";
 
-/// The kinds that people write.
+/// The kinds that users write.
 const KINDS: [Kind; 9] = [
     Kind::NetworkPolicy,
     Kind::GlobalNetworkPolicy,
@@ -32,11 +33,11 @@ const KINDS: [Kind; 9] = [
     Kind::Profile,
 ];
 
-/// Findings that say that nobody is selected: of use only where there is somebody.
+/// Findings about selectors that match nothing: reported only if the cluster has any endpoints or nodes.
 const NEED_ENDPOINTS: [&str; 2] = ["policy-selects-nothing", "rule-matches-nothing"];
 const NEED_NODES: [&str; 2] = ["pool-without-nodes", "peer-without-node"];
 
-/// Prints warnings on standard error. What cannot be found out in time is not warned of.
+/// Prints warnings on standard error. Findings that cannot be computed in time are not reported.
 pub(crate) async fn warn(store: &Resources, mut written: Vec<Resource>, asked: Asked<'_>) {
     written.retain(|resource| KINDS.contains(&resource.kind()));
     written.retain_mut(|resource| verbs::place(resource, asked).is_ok());
@@ -54,7 +55,7 @@ pub(crate) async fn warn(store: &Resources, mut written: Vec<Resource>, asked: A
         Some(text(load(store).await.ok()?, &written, secrets))
     };
     if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, looking).await {
-        // Without a reader nothing is lost.
+        // Ignore write errors: standard error may be closed.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }

@@ -1,16 +1,16 @@
-//! Tables with a border, as the address commands print them.
+//! Prints tables with a border, as the `ipam` commands do in Calico.
 
 use std::io::{self, Write};
 use tortie_store::printable::escape_controls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Numbers to the right, the rest to the left.
+    /// Numbers to the right, everything else to the left.
     Natural,
     Right,
 }
 
-/// Prints a table: rules above and below the header and at the end, headers centred.
+/// Prints a table with rules above and below the header and at the end, and centred headers.
 pub fn print<const N: usize>(
     out: &mut dyn Write,
     headers: [&str; N],
@@ -47,7 +47,7 @@ pub fn print<const N: usize>(
     writeln!(out, "{rule}+")
 }
 
-/// A number with at most five significant digits, in Go's `%.5g` form.
+/// Formats a number with at most five significant digits, as Go's `%.5g` does.
 pub fn five_digits(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();

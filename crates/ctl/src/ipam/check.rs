@@ -1,4 +1,4 @@
-//! `ipam check`: whether what is recorded as assigned is what is in use.
+//! `ipam check`: compares the addresses that are recorded as assigned with those in use.
 
 use super::Check;
 use super::journal::Journals;
@@ -19,7 +19,7 @@ use tortie_ipam::owner::attribute;
 use tortie_model::ipam::Block;
 use tortie_store::Resources;
 
-/// How many nodes are named as having the most addresses.
+/// Maximum number of nodes in the list of nodes with the most addresses.
 const TOP: usize = 20;
 pub async fn check(args: &Check, store: &Resources, out: &mut dyn Write) -> Result<()> {
     let records = Records::new(store.client().clone());
@@ -75,7 +75,7 @@ async fn list_blocks(records: &Records, args: &Check, out: &mut dyn Write) -> Re
     Ok(blocks)
 }
 
-/// `Main:<handle> Extra:key=value,...`
+/// Formats the attributes of an allocation: `Main:<handle> Extra:key=value,...`
 fn attributes(allocation: &Allocation<'_>) -> String {
     let Some(record) = allocation.record else { return "<missing>".to_owned() };
     if let Some(released) = record.released_at {

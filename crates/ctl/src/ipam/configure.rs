@@ -1,4 +1,4 @@
-//! `ipam configure`.
+//! `ipam configure`: changes the settings of IP address management.
 
 use super::{Configure, allocator};
 use crate::failure::{Failure, Result};
@@ -6,10 +6,10 @@ use std::io::Write;
 use tortie_ipam::ConfigChange;
 use tortie_store::Resources;
 
-/// The longest time an address may cool down.
+/// The longest cooldown of an address, in seconds.
 const LONGEST_COOLDOWN: u32 = 1200;
 
-/// What the arguments ask for.
+/// Parses the arguments into the change to make.
 pub fn change(args: &Configure) -> Result<ConfigChange> {
     let strict_affinity = match args.strictaffinity.as_deref() {
         None => None,

@@ -1,5 +1,6 @@
-//! What is attached on this host, by the journal that its node keeps in the state directory. It is right even when the
-//! datastore is not: after a restored backup, or in the middle of a migration.
+//! Reads the live attachments of this host from the journal that its node keeps in the state directory. The
+//! journal is authoritative even if the datastore is outdated: after a restored backup, or during a
+//! migration.
 
 use clap::Args;
 use serde::Deserialize;
@@ -8,12 +9,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 const STATE_DIR: &str = "/var/lib/tortie";
-/// Larger than any record; what is larger is not one.
+/// Maximum size of a record in bytes; larger files are rejected.
 const LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub struct JournalArgs {
-    /// State directory of a node of this host: its running containers are taken into account; may be given several times
+    /// State directory of a node of this host: its running containers are taken into account; may be given
+    /// several times
     #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: Vec<PathBuf>,
 }
@@ -22,21 +24,21 @@ pub struct JournalArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     pub container_id: String,
-    /// None if another IPAM plugin assigned the addresses.
+    /// `None` if another IPAM plugin assigned the addresses.
     pub handle: Option<String>,
-    /// Namespace and name of its WorkloadEndpoint, unless a newer sandbox of the same pod has it.
+    /// Namespace and name of its WorkloadEndpoint, unless a newer sandbox of the same pod owns it.
     pub endpoint: Option<(String, String)>,
     pub addresses: Vec<IpAddr>,
 }
 
-/// What the journals say, and what could not be read.
+/// The contents of the journals, and the parts that could not be read.
 #[derive(Debug, Default)]
 pub struct Journals {
     pub attachments: Vec<Attachment>,
-    /// The nodes they are of, as far as that is known.
+    /// The names of the nodes that the journals belong to, as far as known.
     pub nodes: BTreeSet<String>,
     pub read: Vec<PathBuf>,
-    /// Directories and files that could not be read, and why.
+    /// Directories and files that could not be read, with the reason.
     pub unreadable: Vec<String>,
 }
 
@@ -74,7 +76,7 @@ impl Journals {
         journals
     }
 
-    /// Whose live attachment has the address.
+    /// Returns the live attachment that has the address.
     pub fn holder(&self, address: IpAddr) -> Option<&Attachment> {
         self.attachments.iter().find(|attachment| attachment.addresses.contains(&address))
     }
@@ -108,7 +110,7 @@ impl Journals {
     }
 }
 
-/// The attachment, unless it is being undone: then its addresses go back by themselves.
+/// Reads an attachment; returns `None` if it is being removed, because then the node releases its addresses.
 fn read(path: &Path) -> Result<Option<Attachment>, String> {
     let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
     if length > LIMIT {

@@ -1,4 +1,4 @@
-//! `calicoctl ipam`: what addresses are in use, whether the records are right, and giving addresses back.
+//! `calicoctl ipam`: shows address usage, checks the IPAM records, and releases addresses.
 
 pub(crate) mod bordered_table;
 mod check;
@@ -39,14 +39,14 @@ pub enum IpamCommand {
   calicoctl ipam release --ip=10.65.3.7
   calicoctl ipam release --from-report=report.json")]
     Release(Release),
-    /// Show how many addresses are in use, or who uses one
+    /// Show how many addresses are in use, or the user of one address
     #[command(after_help = "Examples:
   calicoctl ipam show --show-blocks
   calicoctl ipam show --ip=10.65.3.7")]
     Show(Show),
     /// Split a pool into smaller ones; the datastore must be locked
     Split(Split),
-    /// Change how addresses are assigned
+    /// Change the settings of address assignment
     Configure(Configure),
 }
 
@@ -72,14 +72,14 @@ pub struct Check {
 
 #[derive(Debug, Args)]
 pub struct Release {
-    /// The address to release, whoever has it
+    /// The address to release, regardless of its owner
     #[arg(long, value_name = "IP", conflicts_with = "from_report", required_unless_present = "from_report")]
     pub ip: Option<String>,
-    /// Release the addresses that this report calls leaked; with several reports, those in all of them
+    /// Release the addresses that this report lists as leaked; with several reports, those in all of them
     #[arg(long, value_name = "FILE")]
     pub from_report: Vec<PathBuf>,
-    /// Accept a report of another version and a datastore that is not locked; with --ip, release the address of a running
-    /// container too
+    /// Accept a report of another version and a datastore that is not locked; with --ip, also release the
+    /// address of a running container
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub struct Release {
 
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Who uses this address
+    /// Show the user of this address
     #[arg(long, value_name = "IP")]
     pub ip: Option<String>,
     /// Show blocks too
@@ -154,7 +154,7 @@ pub async fn run(args: &Ipam, global: &Global, out: &mut dyn Write) -> Result<()
     }
 }
 
-/// An allocator that owns nothing: commands give back and look, they do not take.
+/// Returns an allocator that owns no blocks: the commands only read and release, they never allocate.
 fn allocator(store: &Resources) -> Allocator {
     Allocator::new(store.client().clone(), Owner::host("calicoctl"))
 }

@@ -1,10 +1,11 @@
-//! Whether a pool is in use: deleting it cuts the traffic of the workloads that have addresses from it.
+//! Checks whether a pool is in use: deleting it would interrupt the traffic of workloads with addresses from
+//! it.
 
 use tortie_ipam::{Records, block};
 use tortie_model::{Kind, Resource};
 use tortie_store::{Error, Resources, Result};
 
-/// Refuses to delete a pool from which addresses are assigned.
+/// Returns an error if addresses are assigned from the pool.
 pub async fn check_unused(store: &Resources, name: &str) -> Result<()> {
     let Resource::IPPool(pool) = store.get(Kind::IPPool, "", name).await? else { return Ok(()) };
     let Ok(cidr) = pool.spec.cidr.parse::<ipnet::IpNet>() else { return Ok(()) };

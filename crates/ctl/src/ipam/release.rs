@@ -1,4 +1,4 @@
-//! `ipam release`: one address, or what reports call leaked.
+//! `ipam release`: releases one address, or the addresses that reports list as leaked.
 
 use super::journal::Journals;
 use super::report::{Leak, LeakedHandle, Report};
@@ -53,7 +53,8 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
     let blocks = blocks(&Records::new(store.client().clone())).await?;
     let allocated = allocated(&blocks);
     let (left, gone): (Vec<Leak>, Vec<Leak>) = leaks.into_iter().partition(|leak| allocated.contains(leak));
-    // The report may be older than a workload, and whoever wrote it may not have seen the attachments of this host.
+    // The report may be older than a workload, and it may have been made on a host that cannot see the
+    // attachments of this host.
     let journals = Journals::load(&args.journal);
     let users = Users::load(store, &blocks, &journals, false, &mut std::io::sink()).await?;
     let (kept, left): (Vec<Leak>, Vec<Leak>) =
@@ -90,7 +91,8 @@ async fn release_leaks(args: &Release, store: &Resources, out: &mut dyn Write) -
     Ok(())
 }
 
-/// The allocations there are now. One that was released and made again since is another one, by its number.
+/// Returns the current allocations. The sequence number distinguishes an allocation from an earlier one of
+/// the same address.
 fn allocated(blocks: &[Block]) -> BTreeSet<Leak> {
     let leak = |allocation: block::Allocation<'_>| Leak {
         address: allocation.address,
@@ -101,7 +103,7 @@ fn allocated(blocks: &[Block]) -> BTreeSet<Leak> {
     allocations.filter(|allocation| !allocation.is_cooling_down()).map(leak).collect()
 }
 
-/// Only what every report says: anything else was in use at some time, or came later.
+/// Returns the items that all reports contain: any other item was in use at some time, or was added later.
 fn in_all<T: Ord>(reports: &[Report], items: impl Fn(&Report) -> BTreeSet<T>) -> BTreeSet<T> {
     let common = |mut all: BTreeSet<T>, next: BTreeSet<T>| {
         all.retain(|item| next.contains(item));

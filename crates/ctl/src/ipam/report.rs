@@ -1,4 +1,4 @@
-//! The file in which `ipam check` writes down what it found, and from which `ipam release` works.
+//! The report that `ipam check` writes and `ipam release` reads.
 
 use crate::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub struct LeakedHandle {
     pub revision: String,
 }
 
-/// What makes an allocation the same one in another report.
+/// The identity of an allocation across reports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Leak {
     pub address: IpAddr,
@@ -73,7 +73,7 @@ impl Report {
             .map_err(|error| Failure::message(format!("failed to write report {}: {error}", file.display())))
     }
 
-    /// Allocated, not in use and not already on the way back.
+    /// Returns the allocations that are neither in use nor cooling down.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> + '_ {
         self.allocations.values().flatten().filter(|entry| !entry.in_use && !entry.cooling_down).filter_map(
             |entry| {

@@ -1,4 +1,4 @@
-//! `ipam show`.
+//! `ipam show`: prints address usage, the user of an address, borrowed addresses, or the settings.
 
 use super::bordered_table::{self, Align, five_digits};
 use super::{Show, address, allocator};
@@ -30,7 +30,7 @@ pub async fn pools(records: &Records) -> Result<Vec<Pool>> {
     Ok(records.resources(Kind::IPPool).await?.iter().filter_map(facts::pool).collect())
 }
 
-/// All blocks, in the order of their addresses.
+/// Returns all blocks, sorted by address.
 pub async fn blocks(records: &Records) -> Result<Vec<Block>> {
     let found = records.blocks(None).await?;
     let mut blocks: Vec<Block> = found.into_iter().map(|found| found.value).collect();
@@ -149,7 +149,7 @@ async fn show_borrowed(records: &Records, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The host a block belongs to.
+/// Returns the name of the block's owner.
 pub fn block_owner(block: &Block) -> Option<&str> {
     block.owner().map(|(_, name)| name)
 }

@@ -1,4 +1,4 @@
-//! `ipam split`: one pool becomes several, and every address stays where it is.
+//! `ipam split`: replaces one pool with several smaller ones; all addresses stay assigned.
 
 use super::Split;
 use crate::failure::{Failure, Result};
@@ -9,9 +9,9 @@ use tortie_ipam::space;
 use tortie_model::{Key, Kind, Resource, Value};
 use tortie_store::{Change, Resources};
 
-/// What stays of the old name, so that the new ones are not too long.
+/// Number of characters kept from the old name, so that the new names do not exceed the limit.
 const NAME_LENGTH: usize = 245;
-/// A store takes 128 steps in one transaction.
+/// Maximum number of changes per transaction; etcd accepts 128 operations.
 const PER_TRANSACTION: usize = 100;
 
 pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Result<()> {
@@ -22,7 +22,8 @@ pub async fn split(args: &Split, store: &Resources, out: &mut dyn Write) -> Resu
             args.number
         )));
     };
-    // Before anything is written: half a split would be a pool that is disabled and not replaced.
+    // Checked before the first write: an interrupted split would leave a pool that is disabled and not
+    // replaced.
     if store.client().transactions().is_none() {
         return Err(Failure::message(
             "ipam split is not supported on the Kubernetes API datastore, which changes one object at a time",
@@ -72,7 +73,7 @@ async fn find(args: &Split, store: &Resources) -> Result<Resource> {
     })
 }
 
-/// The new pools: the same in everything but name and CIDR, and enabled.
+/// Returns the new pools: enabled, and otherwise identical to the old pool except for name and CIDR.
 fn pieces(pool: &Resource, number: u32) -> Result<Vec<Resource>> {
     let read = tortie_ipam::facts::pool(pool);
     let read = read.ok_or_else(|| Failure::message("the pool's CIDR or block size is not valid"))?;

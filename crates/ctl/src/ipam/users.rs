@@ -1,4 +1,4 @@
-//! Who uses which address: tunnels of nodes, workloads, services, and the attachments of this host.
+//! Collects the users of addresses: tunnels of nodes, workloads, services, and the attachments of this host.
 
 use super::journal::Journals;
 use crate::failure::Result;
@@ -14,9 +14,9 @@ use tortie_model::Kind;
 use tortie_model::ipam::Block;
 use tortie_store::Resources;
 
-/// How many nodes are named at most.
+/// Maximum number of nodes listed in a warning.
 const NAMED: usize = 8;
-/// Where a Node says the addresses of its tunnels.
+/// The fields of a Node with its tunnel addresses.
 const TUNNEL_FIELDS: [&str; 5] = [
     "/spec/bgp/ipv4IPIPTunnelAddr",
     "/spec/ipv4VXLANTunnelAddr",
@@ -25,19 +25,19 @@ const TUNNEL_FIELDS: [&str; 5] = [
     "/spec/wireguard/interfaceIPv6Address",
 ];
 
-/// Who uses which address.
+/// The users of each address.
 #[derive(Debug, Default)]
 pub struct Users {
     pub by_address: BTreeMap<IpAddr, Vec<String>>,
-    /// Addresses that two live workloads have, and which.
+    /// Addresses with more than one live holder, and the holders.
     pub conflicts: BTreeMap<IpAddr, BTreeSet<String>>,
-    /// Endpoints by address: namespace and name.
+    /// Namespace and name of the endpoints of each address.
     endpoints: BTreeMap<IpAddr, Vec<(String, String)>>,
     nodes: BTreeSet<String>,
 }
 
 impl Users {
-    /// Everything that can be seen from here.
+    /// Loads all users that are visible from this host.
     pub async fn load(
         store: &Resources,
         blocks: &[Block],
@@ -59,7 +59,7 @@ impl Users {
         Ok(users)
     }
 
-    /// The users of an address in words.
+    /// Returns the users of an address as text.
     pub fn of(&self, address: &IpAddr) -> String {
         self.by_address.get(address).map(|users| users.join(", ")).unwrap_or_default()
     }
@@ -89,7 +89,8 @@ impl Users {
         Ok(())
     }
 
-    /// Services live in Kubernetes, which this build does not read; what is recorded for them is left alone.
+    /// Adds the addresses recorded for services. Services are Kubernetes objects that this command does not
+    /// read, so their recorded addresses count as in use.
     async fn add_services(&mut self, records: &Records, blocks: &[Block], out: &mut dyn Write) -> Result<()> {
         writeln!(out, "Loading all service load balancer IPs.")?;
         let settings = records.resource(Kind::KubeControllersConfiguration, "default").await?;
@@ -141,7 +142,7 @@ impl Users {
         Ok(())
     }
 
-    /// What lives on this host lives, whatever the datastore says.
+    /// Adds the live attachments of this host, even if the datastore does not know them.
     fn add_attachments(
         &mut self,
         journals: &Journals,

@@ -1,4 +1,4 @@
-//! export: everything a cluster would miss, in one file.
+//! `datastore migrate export`: writes everything that a cluster needs to one file.
 
 use super::ipam::{Addresses, NodeNames};
 use super::lock::is_locked;
@@ -39,17 +39,17 @@ pub async fn export(connection: &Connection, global: &Global, out: &mut dyn Writ
     Ok(())
 }
 
-/// Policies Kubernetes has anyway.
+/// Returns whether a policy is derived from a Kubernetes object.
 pub fn is_from_kubernetes(resource: &Resource) -> bool {
     is_derived_policy(resource.kind(), &resource.metadata().name)
 }
 
-/// A profile that every store has without its being stored.
+/// Returns whether the object is a built-in profile that stores provide without storing it.
 fn is_synthetic(resource: &Resource) -> bool {
     resource.kind() == Kind::Profile && resource.metadata().name == "projectcalico-default-allow"
 }
 
-/// What the other store will give anew.
+/// Removes the metadata that the target store generates.
 fn clean(resource: &mut Resource) {
     let meta = resource.metadata_mut();
     meta.uid.clear();
@@ -60,7 +60,7 @@ fn clean(resource: &mut Resource) {
     meta.deletion_grace_period_seconds = None;
 }
 
-/// Nodes take the name Kubernetes has for them; their own configuration and the endpoints on them follow.
+/// Renames nodes to their Kubernetes names, together with their own configuration and their endpoints.
 fn rename(resource: &mut Resource, names: &mut NodeNames) {
     let name = resource.metadata().name.clone();
     let new = match resource.kind() {
@@ -78,7 +78,7 @@ fn rename(resource: &mut Resource, names: &mut NodeNames) {
     if let Resource::WorkloadEndpoint(endpoint) = resource
         && let Some(new) = names.get(&endpoint.spec.node)
     {
-        // The name begins with that of the node, in which dashes are doubled.
+        // The endpoint's name begins with that of the node, with dashes doubled.
         let (old, own) = (endpoint.spec.node.replace('-', "--"), endpoint.metadata.name.clone());
         if let Some(rest) = own.strip_prefix(&format!("{old}-")) {
             endpoint.metadata.name = format!("{}-{rest}", new.replace('-', "--"));

@@ -1,4 +1,4 @@
-//! import: an exported file into an empty datastore, which stays locked.
+//! `datastore migrate import`: loads an exported file into an empty datastore, which stays locked.
 
 use super::export::is_from_kubernetes;
 use super::ipam::{Addresses, NodeNames};
@@ -18,7 +18,7 @@ use tortie_model::{Key, Kind, Resource, Value};
 use tortie_store::Resources;
 
 pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
-    // The whole file is understood before anything is written.
+    // Parse the whole file before anything is written.
     let bytes = input::bytes(&args.filename)?;
     let contents = Contents::parse(&bytes).map_err(|error| {
         Failure::message(format!("error while reading migration file: {}: {error}", args.filename.display()))
@@ -62,10 +62,10 @@ pub async fn import(args: &Import, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What the Kubernetes API has from its own objects: from namespaces and service accounts, and from pods.
+/// Kinds that the Kubernetes API derives from native objects: namespaces, service accounts and pods.
 const MADE_BY_KUBERNETES: [Kind; 2] = [Kind::Profile, Kind::WorkloadEndpoint];
 
-/// An exported file, taken apart.
+/// The parsed parts of an exported file.
 struct Contents {
     resources: Vec<Resource>,
     cluster: Vec<(&'static str, Json)>,
@@ -82,7 +82,7 @@ impl Contents {
             );
         };
         let mut resources = input::parse(resources.as_bytes()).map_err(|error| error.to_string())?;
-        // Peers name filters, which must be there first; otherwise the order of the file is right.
+        // Peers refer to filters, which must be created first; otherwise the order of the file is correct.
         resources.sort_by_key(|resource| resource.kind() != Kind::BGPFilter);
         let cluster: Json =
             serde_json::from_str(cluster).map_err(|error| format!("cluster information: {error}"))?;
@@ -97,7 +97,7 @@ impl Contents {
     }
 }
 
-/// Refuses a store that is in use already.
+/// Rejects a store that is already in use.
 async fn check_empty(store: &Resources) -> Result<()> {
     let taken = |what: String| Failure::message(format!("datastore already has Calico resources: {what}"));
     for kind in EXPORTED.iter().copied() {
@@ -114,7 +114,7 @@ async fn check_empty(store: &Resources) -> Result<()> {
     if addresses.is_empty() { Ok(()) } else { Err(taken("found existing IPAM resources".to_owned())) }
 }
 
-/// What is there without anyone having put it there.
+/// Returns whether the resource exists without a user having created it.
 fn is_default(resource: &Resource) -> bool {
     let name = resource.metadata().name.as_str();
     match resource.kind() {

@@ -1,4 +1,4 @@
-//! The address records of a datastore, as the third part of an exported file has them.
+//! The address records of a datastore, in the format of the third part of an exported file.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -10,7 +10,7 @@ use tortie_model::{Key, KeyRange, Value};
 use tortie_store::backend::etcd::keys;
 use tortie_store::{Client, Entry, Error};
 
-/// Names of nodes before and after.
+/// Maps old to new node names.
 pub type NodeNames = BTreeMap<String, String>;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Addresses {
     pub config: Option<Record>,
 }
 
-/// One entry of the store as it stands there.
+/// One entry of the store in its stored form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Record {
@@ -53,7 +53,7 @@ impl Record {
 }
 
 impl Addresses {
-    /// All there is in a store.
+    /// Reads all address records of a store.
     pub async fn pull(client: &Client, names: &NodeNames) -> Result<Addresses, String> {
         let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
         let mut block_affinities = list(client, affinities(AffinityType::Host), names).await?;
@@ -74,7 +74,7 @@ impl Addresses {
         self.block_affinities.iter().chain(&self.blocks).chain(&self.handles).chain(&self.config)
     }
 
-    /// Every record as it will be stored; fails on the first that makes no sense, before anything is written.
+    /// Decodes every record; fails on the first invalid one, before anything is written.
     pub fn entries(&self) -> Result<Vec<(Key, Value)>, String> {
         self.records().map(Record::read).collect()
     }
@@ -82,7 +82,7 @@ impl Addresses {
 
 async fn list(client: &Client, range: KeyRange, names: &NodeNames) -> Result<Vec<Record>, String> {
     let listing = client.list(&range).await.map_err(|error: Error| error.to_string())?;
-    // Moving on without a record would lose addresses.
+    // Migrating without a record would lose addresses.
     if let Some(error) = listing.unreadable.first() {
         return Err(error.to_string());
     }
@@ -93,7 +93,7 @@ async fn list(client: &Client, range: KeyRange, names: &NodeNames) -> Result<Vec
     listing.entries.into_iter().map(renamed).collect()
 }
 
-/// The record with nodes under their new names.
+/// Replaces node names in a record with the new ones.
 fn rename(key: Key, value: Value, names: &NodeNames) -> (Key, Value) {
     let node = |name: &str| names.get(name).cloned();
     let handle = |id: &str| {

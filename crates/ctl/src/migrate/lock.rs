@@ -1,4 +1,4 @@
-//! Locking: `datastoreReady: false` tells nodes to leave the store alone.
+//! Locks and unlocks the datastore: with `datastoreReady: false`, nodes do not write to the store.
 
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};

@@ -1,4 +1,4 @@
-//! Moving a datastore: lock, export, import, unlock; and the renaming of old policies.
+//! Migrates a datastore: lock, export, import, unlock; and renames policies with legacy names.
 
 pub mod export;
 pub mod import;
@@ -8,7 +8,7 @@ pub mod policy_names;
 
 use tortie_model::Kind;
 
-/// What is exported, in the order of the file. What refers to nodes comes after them.
+/// The exported kinds, in the order of the file. Kinds that refer to nodes follow them.
 pub const EXPORTED: &[Kind] = &[
     Kind::IPPool,
     Kind::BGPPeer,
@@ -32,5 +32,5 @@ pub const EXPORTED: &[Kind] = &[
     Kind::CalicoNodeStatus,
 ];
 
-/// Between the parts of the file: resources, cluster information, addresses.
+/// Separator between the parts of the file: resources, cluster information, addresses.
 pub const PART: &str = "===\n";

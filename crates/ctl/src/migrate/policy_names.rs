@@ -1,4 +1,4 @@
-//! Policies of the default tier used to be stored as `default.NAME`; this moves them to `NAME`.
+//! Renames policies of the default tier that older versions stored as `default.NAME` to `NAME`.
 
 use crate::cli::{Connection, Global};
 use crate::failure::{Failure, Result};
@@ -46,7 +46,8 @@ fn refusal(key: &Key, operation: &Operation) -> String {
     }
 }
 
-/// Brings a policy from its old key to the one of its name; nothing if it is there already. At no moment is there none.
+/// Returns the operation that moves a policy from its old key to the key of its name; `None` if it is there
+/// already. The new entry is created before the old one is deleted, so that the policy exists at all times.
 fn moved(entry: Entry) -> Option<Operation> {
     let Key::Resource { kind, namespace, name } = &entry.key else { return None };
     let Value::Resource(resource) = &entry.value else { return None };
@@ -84,7 +85,7 @@ mod tests {
         assert_eq!(*revision, 5.into());
         assert_eq!(new.to_string(), "GlobalNetworkPolicy(web)");
         assert_eq!(old.to_string(), "GlobalNetworkPolicy(default.web)");
-        // Its name truly begins with "default.": the annotation says so.
+        // The name really begins with "default.", according to the annotation.
         assert!(moved(stored("default.web", NAMED)).is_none());
         assert!(moved(stored("platform.web", TIERED)).is_none());
     }

@@ -1,4 +1,4 @@
-//! What would have to change for denied traffic to pass.
+//! Suggests changes that would allow denied traffic.
 
 use super::cluster::Cluster;
 use super::section::{Asked, place};
@@ -6,7 +6,7 @@ use super::words::{Scene, Written};
 use tortie_plan::evaluate::{Cause, Criterion, End, Holder, Packet};
 use tortie_plan::{Action, EndpointToHost};
 
-/// Suggestions, the nearest first.
+/// Returns suggestions, starting with the smallest change.
 pub fn advise(
     cause: Cause<'_>,
     who: &str,
@@ -56,7 +56,7 @@ fn profile_missing(name: &str, who: &str) -> String {
     format!("create profile {name}, or take it off {who}")
 }
 
-/// Rules that would let it through but for one thing.
+/// Returns suggestions for Allow rules that fail on a single criterion.
 fn near(asked: &[Asked<'_>], cluster: &Cluster, scene: &Scene<'_>) -> Vec<String> {
     asked
         .iter()

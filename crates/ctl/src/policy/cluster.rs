@@ -1,4 +1,4 @@
-//! Everything the store says about who is there and what may talk to what.
+//! The resources of the store that determine policy, and the plan that nodes compute from them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,20 +9,20 @@ use tortie_plan::evaluate::{Holder, RuleAt};
 use tortie_plan::{Direction, Plan, PolicyId, PolicyKind, Settings};
 use tortie_store::{Error, Resources};
 
-/// What else says who may talk to what.
+/// Kinds besides the policy kinds that affect the verdict.
 const OTHER_KINDS: [Kind; 4] =
     [Kind::Node, Kind::FelixConfiguration, Kind::BGPConfiguration, Kind::WorkloadEndpoint];
 
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     resources: BTreeMap<Key, Resource>,
-    /// Where the endpoints of services are, if the datastore knows.
+    /// The endpoints of services, if the datastore is Kubernetes.
     slices: BTreeMap<Key, Value>,
-    /// Entries of the store that could not be read, and why.
+    /// Entries of the store that could not be decoded, with the reason.
     unreadable: Vec<String>,
 }
 
-/// What one node enforces, as far as the store says; its own environment may say otherwise.
+/// The plan that one node enforces according to the store; the environment of the node may override settings.
 #[derive(Debug)]
 pub struct Enforced {
     pub plan: Plan,
@@ -49,7 +49,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds an object of a kind that policy does not depend on, if the store has it.
+    /// Loads an object of a kind that policy does not depend on, if it exists in the store.
     pub async fn load_one(&mut self, store: &Resources, like: &Resource) -> tortie_store::Result<()> {
         let (kind, meta) = (like.kind(), like.metadata());
         if POLICY_KINDS.contains(&kind) || OTHER_KINDS.contains(&kind) {
@@ -71,7 +71,7 @@ impl Cluster {
         self.resources.get(&key(like))
     }
 
-    /// Whether it was there.
+    /// Removes an object; returns whether it existed.
     pub fn remove(&mut self, like: &Resource) -> bool {
         self.resources.remove(&key(like)).is_some()
     }
@@ -92,14 +92,14 @@ impl Cluster {
         self.enforced(node, self.resources.values().cloned())
     }
 
-    /// What a node would enforce that has every endpoint of the cluster.
+    /// Returns the plan of a hypothetical node that hosts every endpoint of the cluster.
     pub fn enforced_everywhere(&self) -> Enforced {
         const NODE: &str = "everywhere";
         let moved = self.resources.values().enumerate().map(|(index, resource)| match resource.clone() {
             Resource::WorkloadEndpoint(mut endpoint) => {
                 let spec = &mut endpoint.spec;
                 spec.node = NODE.to_owned();
-                // Names of interfaces need only be unique on their own node.
+                // Interface names are unique per node only.
                 spec.interface_name = format!("cali{index}");
                 spec.allow_spoofed_source_prefixes.clear();
                 if let Ok(name) = spec.name_parts().name() {
@@ -152,12 +152,12 @@ impl Cluster {
         self.has(Kind::Profile, name)
     }
 
-    /// The addresses of a node, its own first.
+    /// Returns the addresses of a node, starting with its BGP addresses.
     pub fn node_addresses(&self, name: &str) -> Vec<IpAddr> {
         self.nodes().find(|node| node.metadata.name == name).map(node_addresses).unwrap_or_default()
     }
 
-    /// A rule as its author wrote it; none for policies that are converted on the way.
+    /// Returns a rule as its author wrote it; `None` for policies that are converted from Kubernetes objects.
     pub fn rule(&self, at: &RuleAt<'_>) -> Option<&Rule> {
         let (ingress, egress) = match at.holder {
             Holder::Policy { id, .. } => match self.resources.get(&policy_key(id)?)? {
@@ -209,7 +209,7 @@ pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
     addresses
 }
 
-/// An address that may have a mask behind it.
+/// Parses an address with an optional prefix length.
 pub fn single(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! `tortie explain`: why traffic from one place to another passes or not.
+//! `tortie explain`: explains why traffic between two endpoints is allowed or denied.
 
 use super::cluster::{Cluster, Enforced};
 use super::party::{Party, Where, find};
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use tortie_plan::evaluate::{Node, Outcome, Packet, Place, Step, Trace, Way};
 use tortie_plan::{Direction, assign};
 
-/// Where packets come from that do not say.
+/// Default source port.
 const EPHEMERAL: u16 = 49152;
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub struct Explain {
     /// Destination, in the same forms
     #[arg(long, value_name = "PLACE")]
     pub to: String,
-    /// What is sent: 80 (the same as tcp/80), udp/53, sctp/5000, icmp/8, icmpv6/128 or protocol/47
+    /// Protocol and port: 80 (the same as tcp/80), udp/53, sctp/5000, icmp/8, icmpv6/128 or protocol/47
     #[arg(long, value_name = "PROTOCOL/PORT", value_parser = |text: &str| text.parse::<Traffic>())]
     pub port: Traffic,
     /// Source port
@@ -63,16 +63,16 @@ pub enum Format {
     Json,
 }
 
-/// The answer.
+/// The verdict with its reasons.
 #[derive(Debug, Serialize)]
 pub struct Explanation {
     pub allowed: bool,
     pub from: End,
     pub to: End,
     pub traffic: String,
-    /// In the order in which the packet meets them.
+    /// In the order in which the packet passes them.
     pub sections: Vec<Section>,
-    /// What had to be assumed.
+    /// Assumptions made for the verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -85,7 +85,7 @@ pub struct End {
     pub node: Option<String>,
 }
 
-/// Prints the answer and says whether it is allowed.
+/// Prints the explanation and returns whether the traffic is allowed.
 pub async fn explain(args: &Explain, out: &mut dyn Write) -> Result<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
     let cluster = Cluster::load(&store).await?;
@@ -146,7 +146,7 @@ fn answer(
     })
 }
 
-/// A pair of one family, IPv4 if there is one.
+/// Returns a pair of addresses of one family, preferably IPv4.
 fn addresses(from: &Party, to: &Party, traffic: Traffic) -> std::result::Result<(IpAddr, IpAddr), String> {
     let wanted: &[bool] = match traffic.protocol {
         Packet::ICMP => &[true],
@@ -167,14 +167,14 @@ fn addresses(from: &Party, to: &Party, traffic: Traffic) -> std::result::Result<
     })
 }
 
-/// What happens on one node.
+/// The part of the path on one node.
 struct Leg<'a> {
     node: &'a str,
     from: Stop<'a>,
     to: Stop<'a>,
 }
 
-/// Where a packet enters a node, or leaves it.
+/// The point where a packet enters or leaves a node.
 #[derive(Clone, Copy)]
 enum Stop<'a> {
     Workload(&'a Party, &'a str),
@@ -224,7 +224,7 @@ impl Leg<'_> {
         let mut trace = Trace::default();
         let judgement = node.judge(scene.packet, &Way::new(from.place(), to.place()), Some(&mut trace));
         let mut steps = trace.steps;
-        // The receiver is asked even if the sender may not send: both have to be right.
+        // Evaluate the receiver even if the sender is denied: both must allow the traffic.
         if !judgement.allowed
             && let (Stop::Workload(..), Stop::Workload(party, _)) = (self.from, self.to)
             && !steps.iter().any(|step| matches!(step, Step::Workload { direction: Direction::Ingress, .. }))
@@ -261,7 +261,8 @@ fn ingress_alone<'p>(node: &Node<'p>, party: &Party, packet: &Packet) -> Vec<Ste
     trace.steps
 }
 
-/// The interface over which a node speaks to others. Only the node knows; host endpoints give a hint.
+/// Returns the interface through which a node reaches others. The store does not record it, so it is inferred
+/// from host endpoints.
 fn uplink(cluster: &Cluster, node: &str, named: Option<&str>, notes: &mut Vec<String>) -> String {
     let own = cluster.node_addresses(node);
     let specific = || {

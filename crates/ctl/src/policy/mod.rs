@@ -1,7 +1,9 @@
-//! What policy does: `explain` says why one kind of traffic passes or not, `diff` what a change would do to all of it.
+//! Policy analysis: `explain` explains the verdict for one kind of traffic, `diff` computes the effect of a
+//! change on all traffic.
 //!
-//! Both read the store alone and judge with the evaluator that defines what a policy means, so no node has to run.
-//! `cluster` is everything the store says, `party` who is meant by a name, `traffic` what is sent.
+//! Both read only the store and use the reference evaluator of policies, so no node has to run. `cluster`
+//! holds the resources of the store, `party` resolves names to endpoints, and `traffic` parses the traffic to
+//! evaluate.
 
 mod advice;
 mod cluster;

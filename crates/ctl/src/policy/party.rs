@@ -1,4 +1,4 @@
-//! Who is meant by a name or an address.
+//! Resolves a name or an address to an endpoint, a node or an external address.
 
 use super::cluster::{Cluster, node_addresses, single};
 use std::net::IpAddr;
@@ -6,14 +6,14 @@ use tortie_compute::{Permissions, local_workload};
 use tortie_model::kinds::{HostEndpoint, Node, WorkloadEndpoint};
 use tortie_plan::WorkloadId;
 
-/// One end of what is explained.
+/// One end of the traffic to explain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Party {
-    /// As it is shown to people.
+    /// The name for display.
     pub name: String,
     pub place: Where,
     pub addresses: Vec<IpAddr>,
-    /// What selectors can see, for people.
+    /// The labels that selectors match, for display.
     pub labels: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub enum Where {
         node: String,
         endpoint: Option<String>,
     },
-    /// Nothing of ours stands between it and the rest of the world.
+    /// An external address, to which no policy applies.
     Outside,
 }
 
@@ -40,7 +40,7 @@ impl Party {
         }
     }
 
-    /// Of a workload.
+    /// Returns the namespace of a workload.
     pub fn namespace(&self) -> Option<&str> {
         match &self.place {
             Where::Workload { id, .. } => id.workload.split_once('/').map(|(namespace, _)| namespace),
@@ -50,7 +50,7 @@ impl Party {
 
     fn of_workload(endpoint: &WorkloadEndpoint) -> Result<Party, String> {
         let name = workload_name(endpoint);
-        // Whether spoofing is allowed does not matter: what is explained is sent from an address of its own.
+        // Spoofing permissions are irrelevant: the explained packet is sent from the workload's own address.
         let (id, workload) = local_workload(endpoint, Permissions::ALL)
             .map_err(|reason| format!("{name} is not enforced: {reason}"))?;
         let place = Where::Workload { node: endpoint.spec.node.clone(), interface: workload.interface, id };
@@ -73,8 +73,8 @@ impl Party {
     }
 }
 
-/// Finds out who is meant: `namespace/pod`, `pod`, a host endpoint, a node, or an address of any of them or of nobody.
-/// `hep:NAME` and `node:NAME` say which of two with the same name.
+/// Resolves `namespace/pod`, `pod`, a host endpoint, a node, or an address, which may be external. `hep:NAME`
+/// and `node:NAME` resolve ambiguous names.
 pub fn find(cluster: &Cluster, text: &str) -> Result<Party, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return by_address(cluster, address);
@@ -125,11 +125,11 @@ fn by_address(cluster: &Cluster, address: IpAddr) -> Result<Party, String> {
             });
         }
     };
-    // Of several addresses, the one that was named.
+    // Use only the address that the user specified.
     Ok(Party { addresses: vec![address], ..party })
 }
 
-/// The pod or container of an endpoint.
+/// Returns the pod or container of an endpoint.
 fn short_name(endpoint: &WorkloadEndpoint) -> &str {
     let spec = &endpoint.spec;
     match spec.orchestrator.as_str() {
@@ -153,13 +153,13 @@ fn is_called(endpoint: &WorkloadEndpoint, name: &str) -> bool {
     }
 }
 
-/// Labels that people gave, as they write them.
+/// Formats the labels that users set as `key=value`.
 fn labels(labels: &std::collections::BTreeMap<String, String>) -> Vec<String> {
     let given = labels.iter().filter(|(key, _)| !key.starts_with("projectcalico.org/"));
     given.map(|(key, value)| format!("{key}={value}")).collect()
 }
 
-/// That nobody has this name, and who has one like it.
+/// Returns the error for an unknown name, with similar names as suggestions.
 fn nobody(cluster: &Cluster, kind: Option<&str>, name: &str) -> String {
     const ALIKE: f64 = 0.8;
     let workloads = cluster.workloads().map(workload_name);

@@ -1,10 +1,11 @@
-//! An explanation as text.
+//! Renders an explanation as text.
 
 use super::explain::{End, Explanation};
 use super::section::{EvaluatedRule, Section};
 use std::fmt::Write;
 
-/// Unless `all`, only rules are shown that would have let it through but for one thing; others are counted.
+/// Renders the explanation. Unless `all`, only Allow rules that fail on a single criterion are listed; other
+/// rules are counted.
 pub fn text(answer: &Explanation, all: bool) -> String {
     let mut text = String::new();
     let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
@@ -16,7 +17,7 @@ pub fn text(answer: &Explanation, all: bool) -> String {
     let advice: Vec<&String> = answer.sections.iter().flat_map(|section| &section.advice).collect();
     if !advice.is_empty() {
         text.push_str("\nTo allow it:\n");
-        // Each side has to let it through, so what helps one is no use without the other.
+        // Advice is grouped by section, because every section must allow the traffic.
         for section in answer.sections.iter().filter(|section| !section.advice.is_empty()) {
             let _ = writeln!(text, "  at {}", title(section));
             for (index, line) in section.advice.iter().enumerate() {
@@ -72,7 +73,7 @@ fn section_text(text: &mut String, section: &Section, all: bool) {
     }
     let other = if shown.is_empty() { "" } else { "other " };
     match passed_over.len() - shown.len() {
-        // Why it is allowed is said; what else could have been is not the question.
+        // For an allowed section the deciding rule is explanation enough.
         _ if section.allowed => {}
         0 => {}
         1 => {

@@ -1,4 +1,4 @@
-//! What one endpoint had to say: the steps of a trace that concern it, in words.
+//! Converts the steps of an evaluation trace into sections, one per endpoint, with descriptions.
 
 use super::advice;
 use super::cluster::Cluster;
@@ -7,24 +7,24 @@ use serde::Serialize;
 use tortie_plan::evaluate::{Cause, Connection, Criterion, Holder, RuleAt, Stage, Step};
 use tortie_plan::{Action, Direction, EndpointToHost, PolicyId};
 
-/// One endpoint, or one thing that a node does by itself.
+/// The evaluation at one endpoint, or a decision of the node itself.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Section {
     pub node: String,
-    /// Whose rules these are.
+    /// The endpoint whose rules are evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<&'static str>,
-    /// Other than what begins or ends at the endpoint.
+    /// The stage, if it is not the normal processing of traffic from or to the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<&'static str>,
     pub allowed: bool,
-    /// What kind of thing decided.
+    /// The type of the cause.
     pub cause: &'static str,
     pub because: String,
-    /// In the order in which they were asked; the last one decided if it matched.
+    /// In the order of evaluation; the last one decided if it matched.
     pub rules: Vec<EvaluatedRule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub staged: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Section {
     pub advice: Vec<String>,
 }
 
-/// A rule that was asked.
+/// A rule that was evaluated.
 #[derive(Clone, Debug, Serialize)]
 pub struct EvaluatedRule {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,13 +48,13 @@ pub struct EvaluatedRule {
     pub missing: Vec<String>,
 }
 
-/// A rule and what it lacks, before they become words.
+/// A rule and the criteria that it fails on, before they are formatted.
 pub struct Asked<'p> {
     pub at: RuleAt<'p>,
     pub misses: Vec<Criterion<'p>>,
 }
 
-/// Splits what happened on one node into what each endpoint said.
+/// Splits the trace of one node into sections.
 pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Scene<'_>) -> Vec<Section> {
     let mut sections = Vec::new();
     let mut open = Opened::default();
@@ -69,7 +69,7 @@ pub fn sections(node: &str, steps: Vec<Step<'_>>, cluster: &Cluster, scene: &Sce
             Step::Rule { at, misses } => open.asked.push(Asked { at, misses }),
             Step::Staged { id, would, .. } => open.staged.push(staged(id, would)),
             Step::Policy { tier, id } => open.policies.push((tier, id)),
-            // Named by what decides: the end, or what comes after it.
+            // The step that decides contains the tier: its end, or a later step.
             Step::TierEnd { .. } => {}
             Step::Decided { allowed, cause } => {
                 sections.push(open.close(node, allowed, cause, cluster, scene));
@@ -85,7 +85,7 @@ struct Opened<'p> {
     direction: Direction,
     stage: Option<&'static str>,
     asked: Vec<Asked<'p>>,
-    /// Those that are enforced, with their tiers.
+    /// The enforced policies, with their tiers.
     policies: Vec<(&'p str, &'p PolicyId)>,
     staged: Vec<String>,
 }
@@ -180,7 +180,7 @@ impl Asked<'_> {
     }
 }
 
-/// Which rule.
+/// Formats the position of a rule.
 pub fn place(at: &RuleAt<'_>) -> String {
     match at.holder {
         Holder::Policy { id, .. } => format!("{id}, {} rule {}", at.direction, at.index),
@@ -223,7 +223,7 @@ fn action_name(action: Action) -> &'static str {
     }
 }
 
-/// For programs.
+/// Returns the machine-readable name of a cause.
 fn kind(cause: Cause<'_>) -> &'static str {
     match cause {
         Cause::Rule(_) => "rule",

@@ -1,11 +1,11 @@
-//! What is sent: a protocol, and a port or an ICMP type.
+//! The traffic to evaluate: a protocol, and a port or an ICMP type.
 
 use std::fmt;
 use std::str::FromStr;
 use tortie_model::scalar::Protocol;
 use tortie_plan::evaluate::Packet;
 
-/// `tcp/80`, or `80` for short; `icmp/8/0`; `protocol/47`.
+/// Traffic such as `tcp/80`, or `80` for short; `icmp/8/0`; `protocol/47`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     pub protocol: u8,
@@ -23,7 +23,7 @@ impl Traffic {
     }
 }
 
-/// The name of a protocol as people write it, or its number.
+/// Returns the lower-case name of a protocol, or its number.
 pub fn protocol_name(protocol: u8) -> String {
     let name = Protocol::NAMES.iter().find(|(_, number)| *number == protocol);
     name.map_or_else(|| format!("protocol {protocol}"), |(name, _)| name.to_lowercase())
@@ -35,7 +35,7 @@ impl FromStr for Traffic {
     fn from_str(text: &str) -> Result<Traffic, String> {
         let mut parts = text.split('/').peekable();
         let name = match parts.next().unwrap_or_default() {
-            // A port alone is one of TCP, as with other tools.
+            // A port alone means TCP, as in other tools.
             port if !port.is_empty()
                 && port.bytes().all(|digit| digit.is_ascii_digit())
                 && parts.peek().is_none() =>

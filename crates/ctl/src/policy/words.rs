@@ -1,4 +1,4 @@
-//! Rules, and why they do not match, in words.
+//! Describes rules, and why they do not match, in text.
 
 use super::party::Party;
 use super::traffic::protocol_name;
@@ -8,10 +8,10 @@ use tortie_model::scalar::Protocol;
 use tortie_plan::evaluate::{Criterion, End, Packet};
 use tortie_plan::{Icmp, IpVersion};
 
-/// Lists longer than this are cut short.
+/// Maximum number of list elements to print.
 const SHOWN: usize = 4;
 
-/// What a rule says, as its author wrote it.
+/// Describes a rule as its author wrote it.
 pub fn rule(rule: &Rule) -> String {
     let mut words = vec![rule.action.to_string()];
     words.extend(rule.ip_version.map(|version| format!("IPv{version}")));
@@ -67,7 +67,7 @@ fn service_name(service: &tortie_model::kinds::ServiceMatch) -> String {
     }
 }
 
-/// The endpoints that one side selects.
+/// Describes the endpoints that one side of a rule selects.
 fn selected(side: &EntityRule) -> Option<String> {
     let mut words = Vec::new();
     if !side.selector.is_empty() {
@@ -95,7 +95,7 @@ pub fn list<T: Display>(items: &[T]) -> String {
     }
 }
 
-/// A rule as its author wrote it, if that is known, and the namespace of its policy if that has one.
+/// A rule as its author wrote it, if known, and the namespace of its policy, if namespaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written<'a> {
     pub rule: Option<&'a Rule>,
@@ -110,14 +110,14 @@ impl<'a> Written<'a> {
         })
     }
 
-    /// The one namespace in which the selector of one side selects.
+    /// Returns the only namespace in which the selector of one side matches, if it is restricted to one.
     pub fn confined(&self, end: End) -> Option<&'a str> {
         let everywhere = self.side(end).is_none_or(|side| !side.namespace_selector.is_empty());
         (!everywhere && !self.namespace.is_empty()).then_some(self.namespace)
     }
 }
 
-/// Who sends what to whom.
+/// The sender, the receiver and the packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
     pub from: &'a Party,
@@ -147,7 +147,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Why a rule does not match.
+    /// Describes why a rule does not match.
     pub fn miss(&self, criterion: &Criterion<'_>, written: Written<'_>) -> String {
         let family = match self.packet.version() {
             IpVersion::V4 => "IPv4",

@@ -1,4 +1,5 @@
-//! BGP peers that never come up: nobody has them, their filters are missing, or their password is.
+//! Finds BGP peers whose sessions are never established: no node matches, or a filter or the password is
+//! missing.
 
 use super::super::Subject;
 use super::super::finding::Finding;
@@ -54,7 +55,7 @@ fn nobody(subject: &Subject, spec: &BGPPeerSpec) -> Option<String> {
 }
 
 fn matches_a_node(subject: &Subject, selector: &str) -> bool {
-    // A selector that cannot be read was refused when it was written.
+    // Selectors are validated when the object is written, so an unparsable one is ignored here.
     Selector::parse(selector)
         .map_or(true, |selector| subject.cluster.nodes().any(|node| selector.matches(&node.metadata.labels)))
 }

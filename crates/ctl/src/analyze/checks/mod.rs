@@ -32,7 +32,7 @@ pub(super) const ALL: &[fn(&Subject) -> Vec<Finding>] = &[
     unreadable::entries,
 ];
 
-/// A policy as people name it.
+/// Returns the display name of a policy.
 fn name(id: &PolicyId) -> String {
     let kind = match id.kind {
         PolicyKind::NetworkPolicy => Kind::NetworkPolicy.name(),
@@ -49,14 +49,14 @@ fn name(id: &PolicyId) -> String {
     }
 }
 
-/// Whether a rule ends the evaluation of every packet.
+/// Returns whether a rule decides every packet.
 fn ends_everything(rule: &Rule) -> bool {
     rule.action != Action::Log
         && Rule { annotations: rule.annotations.clone(), ..Rule::new(rule.action) } == *rule
 }
 
 impl Subject {
-    /// The lists of tiers that any endpoint has for its own traffic, with the endpoint's name.
+    /// Returns the tier lists of every endpoint, with the endpoint's name.
     fn tiers(&self) -> impl Iterator<Item = (String, &[Tier])> {
         let plan = &self.enforced.plan;
         let workloads =

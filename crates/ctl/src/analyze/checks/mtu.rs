@@ -1,4 +1,4 @@
-//! MTUs that do not fit together: packets of full size are lost, and only those.
+//! Finds inconsistent MTUs, with which only full-size packets are lost.
 
 use super::super::Subject;
 use super::super::finding::Finding;
@@ -10,7 +10,7 @@ use tortie_model::Resource;
 
 const TUNNELS: [&str; 5] = ["ipipMTU", "vxlanMTU", "vxlanMTUV6", "wireguardMTU", "wireguardMTUV6"];
 
-/// Nodes whose tunnels are set to different MTUs.
+/// Finds nodes whose tunnels have different configured MTUs.
 pub fn of_tunnels(subject: &Subject) -> Vec<Finding> {
     let all: Vec<_> = configurations(subject).collect();
     let mut nodes: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
@@ -46,7 +46,7 @@ pub fn of_tunnels(subject: &Subject) -> Vec<Finding> {
     findings
 }
 
-/// Interfaces of this host's workloads that send larger packets than the host's own interfaces carry.
+/// Finds workload interfaces of this host with a larger MTU than the host's own interfaces.
 pub fn of_this_host(subject: &Subject) -> Vec<Finding> {
     let parameters =
         Parameters::resolve("", &BTreeMap::new(), configurations(subject), &Environment::default());

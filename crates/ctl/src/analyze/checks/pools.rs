@@ -1,4 +1,4 @@
-//! Pools that no node can take addresses from.
+//! Finds pools from which no node can assign addresses.
 
 use super::super::Subject;
 use super::super::finding::Finding;

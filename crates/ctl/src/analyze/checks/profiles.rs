@@ -1,4 +1,4 @@
-//! Endpoints that name a profile which does not exist: what no policy decides is denied.
+//! Finds endpoints that refer to a missing profile: traffic that no policy decides is denied.
 
 use super::super::Subject;
 use super::super::finding::Finding;

@@ -1,4 +1,4 @@
-//! Rules and policies that are never reached because something before them decides about every packet.
+//! Finds rules and policies that are never evaluated, because an earlier one decides every packet.
 
 use super::super::Subject;
 use super::super::finding::Finding;
@@ -31,10 +31,11 @@ pub fn rules(subject: &Subject) -> Vec<Finding> {
     findings
 }
 
-/// A policy that is asked by no endpoint it applies to, because one before it in its tier decides everything there.
+/// Finds policies that are evaluated for none of their endpoints, because an earlier policy of the tier
+/// decides every packet.
 pub fn policies(subject: &Subject) -> Vec<Finding> {
     let plan = &subject.enforced.plan;
-    // Who hides it; None as soon as one endpoint asks it.
+    // The policy that hides each policy; `None` as soon as it is evaluated for one endpoint.
     let mut hidden: BTreeMap<(&PolicyId, &str), Option<&PolicyId>> = BTreeMap::new();
     for (_, tiers) in subject.tiers() {
         for (tier, (direction, word)) in

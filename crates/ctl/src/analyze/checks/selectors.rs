@@ -1,4 +1,4 @@
-//! Selectors that match nothing: of policies, and of rules.
+//! Finds selectors of policies and rules that match nothing.
 
 use super::super::Subject;
 use super::super::finding::Finding;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use tortie_model::Resource;
 use tortie_plan::{Direction, PolicyId, RuleIndex, SetId, Side};
 
-/// A policy is in the plan only if it selects an endpoint.
+/// Finds policies that select no endpoint: the plan contains a policy only if it selects one.
 pub fn policies(subject: &Subject) -> Vec<Finding> {
     let in_force: BTreeSet<String> = subject.enforced.plan.policies.keys().map(name).collect();
     let all = subject
@@ -27,7 +27,7 @@ pub fn policies(subject: &Subject) -> Vec<Finding> {
     .collect()
 }
 
-/// A rule that asks for a set nobody is in.
+/// Finds rules that require membership in an empty set.
 pub fn rules(subject: &Subject) -> Vec<Finding> {
     let plan = &subject.enforced.plan;
     let empty = |id: &SetId| plan.sets.get(id).is_none_or(|set| set.members.is_empty());

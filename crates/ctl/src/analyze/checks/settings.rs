@@ -1,4 +1,5 @@
-//! Settings that cannot be read, have no effect here, or open on one node what the cluster closes.
+//! Finds settings that are malformed, have no effect in this implementation, or allow on one node traffic
+//! that the cluster denies.
 
 use super::super::Subject;
 use super::super::finding::Finding;

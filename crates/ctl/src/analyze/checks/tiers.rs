@@ -1,4 +1,4 @@
-//! Tiers that deny at their end what a later tier was meant to judge.
+//! Finds tiers whose default action denies traffic before a later tier is evaluated.
 
 use super::super::Subject;
 use super::super::finding::Finding;
@@ -43,7 +43,7 @@ pub fn hidden(subject: &Subject) -> Vec<Finding> {
     endpoints.into_iter().map(finding).collect()
 }
 
-/// The first few.
+/// Lists the first few names.
 pub(super) fn some(names: &BTreeSet<String>) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Pods that no policy selects: only their profiles judge what they send and get. Reported once for a namespace.
+//! Finds pods that no policy selects, so that only their profiles apply. Reported once per namespace.
 
 use super::super::Subject;
 use super::super::finding::Finding;

@@ -1,4 +1,4 @@
-//! Entries of the datastore that nobody can read: a policy among them is not enforced as its author meant.
+//! Finds datastore entries that cannot be decoded: an undecodable policy is not enforced as intended.
 
 use super::super::Subject;
 use super::super::finding::Finding;

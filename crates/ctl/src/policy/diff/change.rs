@@ -1,4 +1,4 @@
-//! The cluster as it would be.
+//! Computes the cluster as it would be after the change.
 
 use crate::namespace::Asked;
 use crate::policy::cluster::Cluster;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use tortie_model::kinds::DEFAULT_TIER;
 use tortie_model::{Kind, Resource};
 
-/// What happens to one object.
+/// The effect of the change on one object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Object {
     pub name: String,
@@ -23,7 +23,7 @@ pub enum Fate {
     Deleted,
 }
 
-/// The resources with the namespace they would be written to.
+/// Sets the namespace that each resource would be written to.
 pub fn placed(mut resources: Vec<Resource>, namespace: Option<&str>) -> Result<Vec<Resource>, String> {
     for resource in &mut resources {
         verbs::place(resource, Asked { namespace, all: false }).map_err(|error| error.to_string())?;
@@ -31,7 +31,7 @@ pub fn placed(mut resources: Vec<Resource>, namespace: Option<&str>) -> Result<V
     Ok(resources)
 }
 
-/// Applies or deletes the resources in a copy. What the store would refuse is refused here.
+/// Applies or deletes the resources in a copy of the cluster. Rejects changes that the store would reject.
 pub fn changed(
     before: &Cluster,
     resources: Vec<Resource>,
@@ -64,7 +64,7 @@ fn apply(cluster: &mut Cluster, mut resource: Resource) -> Fate {
     let fate = match cluster.get(&resource) {
         None => Fate::Created,
         Some(current) => {
-            // Only what the author can say counts.
+            // Compare only the metadata that users can set.
             let (given, meta) = (resource.metadata().clone(), resource.metadata_mut());
             *meta = current.metadata().clone();
             meta.labels = given.labels;
@@ -76,7 +76,7 @@ fn apply(cluster: &mut Cluster, mut resource: Resource) -> Fate {
     fate
 }
 
-/// Everything but the status, which is not for authors to say.
+/// Returns the object without its status, which users do not write.
 fn written(resource: &Resource) -> serde_json::Value {
     let mut value = resource.to_value();
     if let Some(fields) = value.as_object_mut() {
@@ -85,7 +85,7 @@ fn written(resource: &Resource) -> serde_json::Value {
     value
 }
 
-/// Every policy's tier is there, as the store sees to.
+/// Checks that the tier of every policy exists, as the store does.
 fn check_tiers(cluster: &Cluster) -> Result<(), String> {
     for resource in cluster.resources() {
         let tier = match resource {

@@ -1,4 +1,4 @@
-//! Every pair of groups, every class, before and after.
+//! Compares the verdicts for every pair of groups and every traffic class before and after the change.
 
 use super::groups::{Group, groups};
 use super::subject::{State, Subject, subjects};
@@ -9,10 +9,10 @@ use crate::policy::section::place;
 use tortie_plan::Direction;
 use tortie_plan::evaluate::{Cause, Decision, Outcome};
 
-/// Verdicts that are worth waiting for.
+/// Maximum number of verdicts to compute in one comparison.
 pub const PATIENCE: usize = 4_000_000;
 
-/// What changes between two groups.
+/// A changed verdict between two groups.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub from: usize,
@@ -20,7 +20,7 @@ pub struct Change {
     pub class: TrafficClass,
     pub v4: bool,
     pub allowed: bool,
-    /// What decides afterwards.
+    /// The rule or default that decides after the change.
     pub because: String,
 }
 
@@ -29,14 +29,14 @@ pub struct Comparison {
     pub groups: Vec<Group>,
     pub classes: Vec<TrafficClass>,
     pub changes: Vec<Change>,
-    /// Pairs of groups that the change can concern, and how many of them were judged.
+    /// The number of pairs of groups that the change can affect, and how many of them were evaluated.
     pub concerned: usize,
     pub judged: usize,
-    /// Host endpoints whose policies for what they forward, do not track or have not yet rewritten change too.
+    /// Host endpoints whose forward, untracked or pre-DNAT policies change as well.
     pub unseen: Vec<String>,
 }
 
-/// Beyond `patience` verdicts, pairs are left out evenly.
+/// Compares the verdicts. Beyond `patience` verdicts, only an even sample of the pairs is evaluated.
 pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison {
     let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
     let (old, new) = (State::new(&old), State::new(&new));
@@ -77,7 +77,8 @@ pub fn compare(before: &Cluster, after: &Cluster, patience: usize) -> Comparison
     Comparison { groups, classes, changes, concerned: pairs.len(), judged: chosen.len(), unseen }
 }
 
-/// At least so wide, and such that it does not meet the same groups again and again.
+/// Returns the smallest stride of at least `least` that is coprime with the number of groups, so that the
+/// sample does not hit the same groups repeatedly.
 fn stride(least: usize, groups: usize) -> usize {
     fn common(a: usize, b: usize) -> usize {
         if b == 0 { a } else { common(b, a % b) }
@@ -85,7 +86,7 @@ fn stride(least: usize, groups: usize) -> usize {
     (least.max(1)..).find(|stride| common(*stride, groups.max(1)) == 1).unwrap_or(least)
 }
 
-/// Who is judged for two groups: the first two between whom policy stands.
+/// Returns the representatives of two groups: the first two subjects to whose traffic policy applies.
 fn parties(groups: &[Group], from: usize, to: usize) -> Option<(&Subject, &Subject)> {
     let sender = groups[from].first();
     let other = |receiver: &&Subject| receiver.name != sender.name && sender.is_policed_with(receiver);
@@ -97,7 +98,7 @@ fn parties(groups: &[Group], from: usize, to: usize) -> Option<(&Subject, &Subje
     groups[from].members.iter().find(other).map(|sender| (sender, receiver))
 }
 
-/// What both ends say; an end without policies says yes.
+/// The verdicts of both ends; an end without policies allows everything.
 struct Verdict {
     egress: (bool, String),
     ingress: (bool, String),
@@ -108,7 +109,7 @@ impl Verdict {
         self.egress.0 && self.ingress.0
     }
 
-    /// The end that denies it, or that no longer does.
+    /// Returns the reason of the end that denies the traffic, or that no longer denies it.
     fn because(&self, before: &Verdict) -> String {
         let end = match self.allowed() {
             false if !self.egress.0 => &self.egress,

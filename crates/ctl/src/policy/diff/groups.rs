@@ -1,4 +1,4 @@
-//! Subjects that no rule of either plan tells apart.
+//! Groups of subjects that no rule of either plan distinguishes.
 
 use super::subject::{State, Subject, rules};
 use ipnet::IpNet;
@@ -8,18 +8,18 @@ use tortie_plan::{EndpointId, Member, Plan, SetKind};
 
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// At least one.
+    /// Never empty.
     pub members: Vec<Subject>,
 }
 
 impl Group {
-    /// Stands for all of them.
+    /// Returns the member that represents the group.
     pub fn first(&self) -> &Subject {
         &self.members[0]
     }
 }
 
-/// Groups with at least one member each, in the order of their first members' names.
+/// Groups the subjects, sorted by the names of the groups' first members.
 pub fn groups(subjects: Vec<Subject>, states: &[&State<'_>]) -> Vec<Group> {
     let marks: Vec<Marks> = states.iter().map(|state| Marks::new(state.plan)).collect();
     let mut groups: BTreeMap<Vec<u8>, Group> = BTreeMap::new();
@@ -33,7 +33,7 @@ pub fn groups(subjects: Vec<Subject>, states: &[&State<'_>]) -> Vec<Group> {
     let mut groups: Vec<Group> = groups.into_values().collect();
     for group in &mut groups {
         group.members.sort_by(|a, b| a.name.cmp(&b.name));
-        // Both ends of one net.
+        // Two subjects represent the two ends of one net.
         group.members.dedup_by(|a, b| a.endpoint.is_none() && a.name == b.name);
     }
     groups.sort_by(|a, b| {
@@ -43,10 +43,10 @@ pub fn groups(subjects: Vec<Subject>, states: &[&State<'_>]) -> Vec<Group> {
     groups
 }
 
-/// What rules can ask about an address.
+/// The properties of an address that rules can match.
 struct Marks {
     nets: Vec<IpNet>,
-    /// Ports that a name stands for, by address.
+    /// Named ports, by address.
     ports: BTreeMap<IpAddr, Vec<String>>,
 }
 
@@ -80,11 +80,11 @@ impl Marks {
                 .map(|endpoint| format!("host{:?}{:?}", endpoint.tiers, endpoint.profiles)),
             None => None,
         };
-        // Nothing of what follows a text is taken for a part of it.
+        // The terminator separates the text from the data that follow it.
         let text = |signature: &mut Vec<u8>, text: &str| signature.extend(text.bytes().chain([0]));
         text(signature, &own.unwrap_or_default());
         for v4 in [true, false] {
-            // Of several addresses of one family the first stands for all, as it does when it is judged.
+            // The first address of each family represents the others, as in the evaluation.
             let address = subject.addresses.iter().find(|address| address.is_ipv4() == v4);
             signature.push(if address.is_some() { b'/' } else { b'-' });
             let Some(address) = address else { continue };

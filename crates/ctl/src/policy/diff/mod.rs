@@ -1,8 +1,8 @@
-//! `tortie diff`: which pairs of endpoints change verdict if resources were applied or deleted.
+//! `tortie diff`: finds the pairs of endpoints whose verdict changes if resources are applied or deleted.
 //!
-//! Compared is what the policies and profiles of both ends say of the first packet of a flow. Endpoints that no rule can
-//! tell apart are judged once (`groups`), ports between two that rules name are judged once (`traffic_class`), and ends that the
-//! change does not touch are not judged at all (`touched`).
+//! Compares the verdicts of the policies and profiles of both ends on the first packet of a flow. Endpoints
+//! that no rule distinguishes are evaluated once (`groups`), ports that no rule distinguishes are evaluated
+//! once (`traffic_class`), and ends that the change does not affect are not evaluated at all (`touched`).
 
 mod change;
 mod compare;
@@ -49,7 +49,7 @@ pub struct Diff {
     pub global: Global,
 }
 
-/// Prints what changes and says whether anything does.
+/// Prints the changes and returns whether there are any.
 pub async fn diff(args: &Diff, out: &mut dyn Write) -> Result<bool> {
     let resources = input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?;
     let store = session::connect(&args.connection, &args.global).await?;

@@ -1,4 +1,5 @@
-//! Everybody who can send or receive: workloads, host endpoints, and addresses outside that rules tell apart.
+//! The possible senders and receivers: workloads, host endpoints, and external addresses that rules
+//! distinguish.
 
 use crate::policy::cluster::{Cluster, Enforced};
 use crate::policy::party;
@@ -9,9 +10,9 @@ use tortie_compute::{Permissions, local_workload};
 use tortie_plan::evaluate::{Cause, Decision, Index, Outcome, Packet, Stage, is_failsafe};
 use tortie_plan::{Direction, EndpointId, Member, Plan, PolicySettings, Rule};
 
-/// More nets than these are not looked at one by one.
+/// Maximum number of nets from which external addresses are derived.
 const NETS: usize = 1000;
-/// Where an address is looked for that no rule names, by family.
+/// Candidates for an address that no rule mentions, by family.
 const ELSEWHERE: [&[&str]; 2] = [
     &["203.0.113.1", "198.51.100.1", "192.0.2.1", "8.8.8.8", "1.1.1.1", "100.64.0.1"],
     &["2001:db8:ffff::1", "2001:4860::1", "2a00::1", "fd00:ffff::1"],
@@ -20,15 +21,16 @@ const ELSEWHERE: [&[&str]; 2] = [
 #[derive(Clone, Debug)]
 pub struct Subject {
     pub name: String,
-    /// None: nothing of ours stands before it.
+    /// `None` for an external address, to which no policy applies.
     pub endpoint: Option<EndpointId>,
-    /// Empty: outside.
+    /// Empty for an external address.
     pub node: String,
     pub addresses: Vec<IpAddr>,
 }
 
 impl Subject {
-    /// Whether policy stands between the two. Between a host and what is on it, it does not.
+    /// Returns whether policy applies between the two. It does not apply between a host and its own
+    /// workloads.
     pub fn is_policed_with(&self, other: &Subject) -> bool {
         match (&self.endpoint, &other.endpoint) {
             (None, None) => false,
@@ -40,7 +42,7 @@ impl Subject {
     }
 }
 
-/// One side of the comparison: a plan that holds every endpoint of the cluster.
+/// One side of the comparison: a plan that contains every endpoint of the cluster.
 pub struct State<'p> {
     pub plan: &'p Plan,
     pub index: Index<'p>,
@@ -53,7 +55,7 @@ impl<'p> State<'p> {
         State { plan, index: Index::new(plan), settings: &settings.policy }
     }
 
-    /// What the subject's own policies and profiles say; nothing for those without.
+    /// Returns the decision of the subject's own policies and profiles; `None` for subjects without any.
     pub fn decide(&self, subject: &Subject, direction: Direction, packet: &Packet) -> Option<Decision<'p>> {
         match subject.endpoint.as_ref()? {
             EndpointId::Workload(id) => {
@@ -70,7 +72,8 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Hosts are there without host endpoints too: no policy applies to them then.
+    /// Returns whether the subject exists in this state. Hosts exist even without a host endpoint; no policy
+    /// applies to them then.
     fn has(&self, subject: &Subject) -> bool {
         match &subject.endpoint {
             Some(EndpointId::Workload(id)) => self.plan.workload_policies.contains_key(id),
@@ -79,7 +82,7 @@ impl<'p> State<'p> {
     }
 }
 
-/// Those that are there before and after, as they are afterwards.
+/// Returns the subjects that exist both before and after the change, in their state after it.
 pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec<Subject> {
     let mut subjects: Vec<Subject> = after
         .workloads()
@@ -110,7 +113,8 @@ pub fn subjects(before: &Cluster, after: &Cluster, states: &[&State<'_>]) -> Vec
     subjects
 }
 
-/// An address from each end of every net that rules or sets name, and one that none of them has.
+/// Returns the first and last address of every net that rules or sets mention, and one address that none of
+/// them contains.
 fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
     let mut nets: BTreeSet<IpNet> = BTreeSet::new();
     for state in states {
@@ -147,7 +151,7 @@ fn outside(states: &[&State<'_>], known: &BTreeSet<IpAddr>) -> Vec<Subject> {
     found.into_iter().map(|(address, name)| outside(name, vec![address])).chain([elsewhere]).collect()
 }
 
-/// Every rule of a plan.
+/// Returns every rule of a plan.
 pub fn rules(plan: &Plan) -> impl Iterator<Item = &Rule> {
     let policies = plan.policies.values().flat_map(|policy| policy.ingress.iter().chain(&policy.egress));
     let profiles = plan.profiles.values().flat_map(|profile| profile.ingress.iter().chain(&profile.egress));

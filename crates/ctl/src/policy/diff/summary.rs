@@ -1,4 +1,4 @@
-//! Changes in few words: alike ones together.
+//! Summarises changes by merging similar ones.
 
 use super::change::{Fate, Object};
 use super::compare::Comparison;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Names, classes and blocks beyond these are counted.
+/// Maximum numbers of names, classes and blocks to print; the remainder is only counted.
 const NAMES: usize = 6;
 const CLASSES: usize = 12;
 const BLOCKS: usize = 20;
@@ -17,17 +17,17 @@ const BLOCKS: usize = 20;
 pub struct Summary {
     pub objects: Vec<Object>,
     pub changes: Vec<Block>,
-    /// Pairs of endpoints whose verdict changes for something; an address outside counts as one.
+    /// Pairs of endpoints with a changed verdict for any traffic; an external address counts as one.
     pub pairs: usize,
-    /// Part of what the change may concern, if not all of it was looked at.
+    /// Note on the sample, if not all affected pairs were evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled: Option<String>,
-    /// What was not compared though it changes.
+    /// Note on policies that change but were not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unseen: Option<String>,
 }
 
-/// Alike changes: all of `from` to all of `to`.
+/// Similar changes: from all of `from` to all of `to`.
 #[derive(Debug, Serialize)]
 pub struct Block {
     pub allowed: bool,
@@ -95,7 +95,7 @@ fn names(names: &[String]) -> String {
     }
 }
 
-/// What alike changes have in common besides who they concern.
+/// The properties that similar changes share, apart from the endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct What<'c> {
     allowed: bool,
@@ -103,13 +103,14 @@ struct What<'c> {
     traffic: String,
 }
 
-/// Numbers of groups.
+/// Indexes of groups.
 type Groups = BTreeSet<usize>;
-/// Lanes by family, IPv4 or not.
+/// Traffic classes by family (`true` for IPv4).
 type Lanes = BTreeSet<(TrafficClass, bool)>;
 
 pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
-    // Between two groups: what changes for one reason. Then senders with the same, then receivers with the same.
+    // Collect the changes between two groups for one reason, then merge senders with the same changes, then
+    // receivers with the same senders.
     let mut between: BTreeMap<(usize, usize, bool, &str), Lanes> = BTreeMap::new();
     for change in &comparison.changes {
         let key = (change.from, change.to, change.allowed, change.because.as_str());
@@ -153,8 +154,8 @@ pub fn summarise(objects: Vec<Object>, comparison: &Comparison) -> Summary {
     Summary { objects, changes, pairs: pairs(comparison), sampled, unseen }
 }
 
-/// Nobody is asked about themselves. Where that alone keeps two blocks apart they are one: everybody here to everybody
-/// there. `alone`: groups of one.
+/// Merges blocks that differ only because a subject is never evaluated against itself: the result is one
+/// block from all of these subjects to all of them. `alone` returns whether a group has a single member.
 fn join<'c>(
     blocks: BTreeMap<(What<'c>, Groups), Groups>,
     alone: impl Fn(usize) -> bool,
@@ -191,7 +192,7 @@ fn pairs(comparison: &Comparison) -> usize {
         .sum()
 }
 
-/// Which families two groups have in common.
+/// Returns which families two groups have in common.
 fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
     let has = |group: usize, v4: bool| {
         comparison.groups[group].first().addresses.iter().any(|address| address.is_ipv4() == v4)
@@ -199,7 +200,7 @@ fn families(comparison: &Comparison, from: usize, to: usize) -> (bool, bool) {
     (has(from, true) && has(to, true), has(from, false) && has(to, false))
 }
 
-/// What changes, by family only if the families differ.
+/// Describes the changed traffic, by family only if the families differ.
 fn traffic(all: &[TrafficClass], changed: &Lanes, (v4, v6): (bool, bool)) -> String {
     let of = |v4: bool| -> Vec<TrafficClass> {
         all.iter().copied().filter(|class| changed.contains(&(*class, v4))).collect()
@@ -220,7 +221,7 @@ fn traffic(all: &[TrafficClass], changed: &Lanes, (v4, v6): (bool, bool)) -> Str
     }
 }
 
-/// Whatever is shorter: what it is, or what it is not.
+/// Describes the traffic by listing either the classes or the exceptions, whichever is shorter.
 fn traffic_text(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
     let others: Vec<TrafficClass> = all.iter().copied().filter(|class| !classes.contains(class)).collect();
     let (these, those) = (spans(classes), spans(&others));
@@ -239,7 +240,7 @@ fn cut(spans: &[String]) -> String {
     }
 }
 
-/// Neighbouring ports together.
+/// Formats the classes, merging adjacent port ranges.
 fn spans(classes: &[TrafficClass]) -> Vec<String> {
     let mut merged: Vec<TrafficClass> = Vec::new();
     for class in classes {

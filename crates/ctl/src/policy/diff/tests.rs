@@ -1,4 +1,4 @@
-//! What is judged for many is what each would be judged.
+//! The verdict for a group equals the verdict for each of its members.
 
 use super::compare::{Comparison, PATIENCE, compare};
 use super::subject::{State, Subject, subjects};
@@ -9,7 +9,7 @@ use tortie_plan::Direction;
 use tortie_plan::evaluate::{Outcome, Packet};
 use tortie_testkit::conformance::{Case, cases, world};
 
-/// The cluster of the conformance cases, and the same with what a case applies.
+/// Returns the cluster of the conformance cases before and after a case is applied.
 fn clusters(case: &Case) -> (Cluster, Cluster) {
     let mut before = Cluster::default();
     world().into_iter().for_each(|resource| before.put(resource));
@@ -63,7 +63,7 @@ fn packets(source: std::net::IpAddr, destination: std::net::IpAddr) -> Vec<Packe
     ports.chain(types).chain([plain(47), plain(253)]).collect()
 }
 
-/// Which way the comparison says it goes for a packet, if it changes.
+/// Returns the new verdict for a packet according to the comparison, if it changes.
 fn said(comparison: &Comparison, from: &Subject, to: &Subject, packet: &Packet) -> Option<bool> {
     let group = |subject: &Subject| {
         let has = |group: &super::groups::Group| group.members.iter().any(|m| m.name == subject.name);

@@ -1,10 +1,10 @@
-//! Which ends a change can have an effect on at all.
+//! Determines which ends a change can affect.
 
 use super::subject::{State, Subject};
 use std::collections::BTreeSet;
 use tortie_plan::{Direction, EndpointId, PolicyId, Rule, SetId, Side, Tier, TierEnd};
 
-/// What differs between two states.
+/// The differences between two states.
 pub struct Touched<'s> {
     before: &'s State<'s>,
     after: &'s State<'s>,
@@ -18,7 +18,7 @@ impl<'s> Touched<'s> {
         Touched { before, after, sets }
     }
 
-    /// Whether what a subject says in a direction may have changed.
+    /// Returns whether the verdicts of a subject in a direction may have changed.
     pub fn concerns(&self, subject: &Subject, direction: Direction) -> bool {
         let Some(endpoint) = &subject.endpoint else { return false };
         let (before, after) = (lists(self.before, endpoint), lists(self.after, endpoint));
@@ -34,7 +34,8 @@ impl<'s> Touched<'s> {
             })
     }
 
-    /// Host endpoints that change in what is not compared: forwarded, untracked, before DNAT.
+    /// Returns the host endpoints whose forward, untracked or pre-DNAT policies change; these are not
+    /// compared.
     pub fn unseen(&self) -> Vec<String> {
         let all = [self.before, self.after].into_iter().flat_map(|state| state.plan.host_endpoints.keys());
         let names: BTreeSet<&String> = all.collect();
@@ -75,7 +76,7 @@ impl<'s> Touched<'s> {
     }
 }
 
-/// What tiers say in one direction; those without policies for it say nothing.
+/// Returns the tiers that apply in one direction; tiers without policies for it are skipped.
 fn governing(tiers: &[Tier], direction: Direction) -> impl Iterator<Item = (&str, TierEnd, &[PolicyId])> {
     let said = tiers.iter().map(move |tier| (tier.name.as_str(), tier.end, tier.policies(direction)));
     said.filter(|(_, _, policies)| !policies.is_empty())

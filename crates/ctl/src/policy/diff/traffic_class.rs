@@ -1,4 +1,5 @@
-//! What can be sent, in as few kinds as the rules leave: between two ports that rules name, all are alike.
+//! Partitions all traffic into classes that no rule distinguishes: all ports between two ports that rules
+//! mention are equivalent.
 
 use super::subject::{State, rules};
 use std::collections::BTreeSet;
@@ -6,14 +7,14 @@ use std::net::IpAddr;
 use tortie_plan::evaluate::Packet;
 use tortie_plan::{Member, Rule};
 
-/// Source ports are not distinguished.
+/// Source port of all packets: source ports are not distinguished.
 const EPHEMERAL: u16 = 49152;
 /// Protocols that have ports.
 const PORTED: [u8; 4] = [Packet::TCP, Packet::UDP, Packet::SCTP, Packet::UDPLITE];
-/// A protocol that nothing uses stands for all that no rule names.
+/// An unassigned protocol number that represents all protocols that no rule mentions.
 const UNUSED: u8 = 253;
 
-/// Traffic that rules do not tell apart.
+/// Traffic that no rule distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrafficClass {
     Ports {
@@ -21,14 +22,14 @@ pub enum TrafficClass {
         first: u16,
         last: u16,
     },
-    /// Type and code; neither: all that no rule names.
+    /// Type and code; `None` represents all types that no rule mentions.
     Icmp(Option<(u8, Option<u8>)>),
     Protocol(u8),
     OtherProtocols,
 }
 
 impl TrafficClass {
-    /// One packet for all; none if the family has no such traffic.
+    /// Returns a packet that represents the class; `None` if the address family has no such traffic.
     pub fn packet(&self, source: IpAddr, destination: IpAddr, spare: &Spare) -> Option<Packet> {
         let packet = |protocol| Packet {
             source,
@@ -53,7 +54,7 @@ impl TrafficClass {
     }
 }
 
-/// An ICMP type and a code that no rule names.
+/// An ICMP type and a code that no rule mentions.
 #[derive(Clone, Copy, Debug)]
 pub struct Spare {
     pub kind: u8,
@@ -90,7 +91,8 @@ pub fn classes(states: &[&State<'_>]) -> (Vec<TrafficClass>, Spare) {
     (classes, spare)
 }
 
-/// The ports of a protocol, cut wherever a rule, a name or a failsafe begins or ends.
+/// Returns the port ranges of a protocol, split wherever a port range of a rule, a named port or a failsafe
+/// port begins or ends.
 fn ports(states: &[&State<'_>], protocol: u8) -> Vec<TrafficClass> {
     let concerns = |rule: &&Rule| rule.protocol.is_none_or(|wanted| wanted == protocol);
     // Each class begins at one of these.
