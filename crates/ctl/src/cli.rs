@@ -329,8 +329,8 @@ pub enum MigrateCommand {
     Export(Connection),
     /// Load an exported file into an empty datastore, and leave it locked
     ///
-    /// The target is etcd or the embedded datastore, and may contain nothing but ClusterInformation and the
-    /// built-in tiers. Importing into Kubernetes is not supported yet.
+    /// The target may contain nothing but ClusterInformation, the built-in tiers and, if it is Kubernetes,
+    /// the resources that are derived from native objects.
     #[command(after_help = "Example:
   calicoctl datastore migrate import -f calico.yaml
   calicoctl datastore migrate unlock")]
