@@ -47,11 +47,11 @@ const fn column(name: &'static str, cell: Cell, wide: bool, description: &'stati
 const TIER: Column =
     column("Tier", Cell::Or("/spec/tier", "default"), false, "Tier that the policy belongs to");
 const ORDER: Column =
-    column("Order", Cell::At("/spec/order"), true, "Place among the policies of the tier: lower first");
+    column("Order", Cell::At("/spec/order"), true, "Order among the policies of the tier: lower first");
 const SELECTOR: Column =
     column("Selector", Cell::At("/spec/selector"), true, "Endpoints that the policy applies to");
 const NETS: Column = column("Nets", Cell::Joined("/spec/nets"), true, "Networks of the set");
-const NODE: Column = column("Node", Cell::At("/spec/node"), false, "Node that it belongs to");
+const NODE: Column = column("Node", Cell::At("/spec/node"), false, "Node that the object belongs to");
 
 const POLICY: &[Column] = &[TIER, ORDER, SELECTOR];
 const SET: &[Column] = &[NETS];
@@ -70,12 +70,12 @@ pub fn columns(kind: Kind) -> &'static [Column] {
         Kind::Tier => {
             const {
                 &[
-                    column("Order", Cell::At("/spec/order"), false, "Place among the tiers: lower first"),
+                    column("Order", Cell::At("/spec/order"), false, "Order among the tiers: lower first"),
                     column(
                         "Default-Action",
                         Cell::At("/spec/defaultAction"),
                         true,
-                        "What becomes of traffic that no rule matches",
+                        "Action for traffic that no rule matches",
                     ),
                 ]
             }
@@ -88,7 +88,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                         "Selector",
                         Cell::Or("/spec/nodeSelector", "all()"),
                         false,
-                        "Nodes that take addresses from the pool",
+                        "Nodes that may use the pool",
                     ),
                     column(
                         "NAT",
@@ -100,31 +100,31 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                         "IPIPMode",
                         Cell::Or("/spec/ipipMode", "Never"),
                         true,
-                        "When traffic between nodes is in IP-in-IP",
+                        "When traffic between nodes is encapsulated in IP-in-IP",
                     ),
                     column(
                         "VXLANMode",
                         Cell::Or("/spec/vxlanMode", "Never"),
                         true,
-                        "When traffic between nodes is in VXLAN",
+                        "When traffic between nodes is encapsulated in VXLAN",
                     ),
                     column(
                         "Disabled",
                         Cell::Or("/spec/disabled", "false"),
                         true,
-                        "Whether no more addresses are taken from it",
+                        "Whether no more addresses are assigned from the pool",
                     ),
                     column(
                         "DisableBGPExport",
                         Cell::Or("/spec/disableBGPExport", "false"),
                         true,
-                        "Whether BGP keeps silent about it",
+                        "Whether the pool is not advertised over BGP",
                     ),
                     column(
                         "AssignmentMode",
                         Cell::Or("/spec/assignmentMode", "Automatic"),
                         true,
-                        "Whether addresses are assigned unasked",
+                        "Whether addresses are assigned without an explicit request",
                     ),
                 ]
             }
@@ -136,7 +136,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                         "LogSeverity",
                         Cell::At("/spec/logSeverityScreen"),
                         false,
-                        "Severity from which on there is a log",
+                        "Lowest severity that is logged",
                     ),
                     column(
                         "MeshEnabled",
@@ -148,7 +148,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                         "ASNumber",
                         Cell::At("/spec/asNumber"),
                         false,
-                        "AS number of nodes without one of their own",
+                        "AS number of nodes that specify none",
                     ),
                 ]
             }
@@ -215,7 +215,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                         "ClusterType",
                         Cell::At("/spec/clusterType"),
                         false,
-                        "What the cluster is made of",
+                        "Orchestrator and platform of the cluster",
                     ),
                     column("CalicoVersion", Cell::At("/spec/calicoVersion"), false, "Version of Calico"),
                     column(
@@ -228,7 +228,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
             }
         }
         Kind::CalicoNodeStatus => {
-            const { &[NODE, column("Classes", Cell::Joined("/spec/classes"), true, "What is reported")] }
+            const { &[NODE, column("Classes", Cell::Joined("/spec/classes"), true, "Status classes")] }
         }
         Kind::IPAMConfiguration => {
             const {
@@ -243,13 +243,13 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                         "AutoAllocateBlocks",
                         Cell::Or("/spec/autoAllocateBlocks", "false"),
                         false,
-                        "Whether nodes take blocks by themselves",
+                        "Whether nodes claim blocks automatically",
                     ),
                     column(
                         "MaxBlocksPerHost",
                         Cell::Or("/spec/maxBlocksPerHost", "0"),
                         true,
-                        "How many blocks a node takes",
+                        "Maximum number of blocks of a node",
                     ),
                 ]
             }
@@ -269,7 +269,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                 &[
                     column("CIDR", Cell::At("/spec/cidr"), false, "Addresses of the block"),
                     NODE,
-                    column("State", Cell::At("/spec/state"), false, "Whether the block is the node's"),
+                    column("State", Cell::At("/spec/state"), false, "State of the node's claim on the block"),
                 ]
             }
         }
@@ -279,7 +279,7 @@ pub fn columns(kind: Kind) -> &'static [Column] {
                     "Labels",
                     Cell::Joined("/spec/labelsToApply"),
                     true,
-                    "Labels that endpoints get from it",
+                    "Labels that endpoints inherit from the profile",
                 )]
             }
         }
