@@ -280,17 +280,15 @@ impl Task {
 
     async fn reconfigure(&mut self, config: Config) -> Result<(), SpeakerError> {
         config.check()?;
-        let mut listeners = self.listen(&config).await?;
-        for (address, listener) in self.listeners.drain() {
-            if config.listen.contains(&address) {
-                listeners.insert(address, listener);
-            }
-        }
-        for (address, listener) in &listeners {
+        let opened = self.listen(&config).await?;
+        let kept = self.listeners.iter().filter(|(address, _)| config.listen.contains(address));
+        // The listeners stay as they are until every password is set.
+        for (address, listener) in kept.chain(&opened) {
             set_listener_passwords(&*listener.socket, *address, Some(&self.config), &config)
                 .map_err(|error| SpeakerError::Listen { address: *address, error })?;
         }
-        self.listeners = listeners;
+        self.listeners.retain(|address, _| config.listen.contains(address));
+        self.listeners.extend(opened);
         let now = self.now();
         self.core.reconfigure(now, config.clone())?;
         self.config = config;

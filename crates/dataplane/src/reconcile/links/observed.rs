@@ -33,7 +33,11 @@ impl Links {
     }
 
     pub fn set(&mut self, link: Link) {
-        if let Some(old) = self.links.get(&link.index).filter(|old| old.name != link.name) {
+        // Another interface may have taken the old name already.
+        if let Some(old) = self.links.get(&link.index)
+            && old.name != link.name
+            && self.names.get(&old.name) == Some(&link.index)
+        {
             self.names.remove(&old.name);
         }
         self.names.insert(link.name.clone(), link.index);
@@ -82,5 +86,20 @@ impl Links {
             Some((net.prefix_len(), link))
         });
         on_links.max_by_key(|(length, link)| (*length, std::cmp::Reverse(link.index))).map(|(_, link)| link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_belongs_to_the_last_interface_that_took_it() {
+        let link = |index, name: &str| Link { index, name: name.to_owned(), ..Link::default() };
+        let mut links = Links::new(vec![link(1, "eth0"), link(2, "eth1")], Vec::new());
+        links.set(link(2, "eth0"));
+        links.set(link(1, "eth2"));
+        let index_of = |name: &str| links.named(name).map(|link| link.index);
+        assert_eq!([index_of("eth0"), index_of("eth1"), index_of("eth2")], [Some(2), None, Some(1)]);
     }
 }
