@@ -1,6 +1,7 @@
-//! Compiles the plugins as a program of their own, which the library carries.
+//! Compiles the plugin executable, which the library embeds.
 //!
-//! Cargo cannot hand a package the program of another one yet. This one has no dependencies, so the compiler alone will do.
+//! Stable Cargo cannot depend on the binary of another package. The plugin has no dependencies, so `rustc` alone is
+//! enough to build it.
 
 use std::env;
 use std::error::Error;
@@ -10,7 +11,7 @@ use std::process::Command;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=src");
     println!("cargo:rerun-if-changed=build.rs");
-    // Of the kernel alone: it is copied from images to hosts whose C library may be older.
+    // Linked statically: the executable is copied from the image to hosts whose C library may be older.
     if let Err(reason) = compile(true)? {
         println!(
             "cargo:warning=the CNI plugins need the C library of this machine, there is no static one: {reason}"
@@ -20,11 +21,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The inner error is the compiler's.
+/// Compiles `src/program.rs`. The inner error is the output of the compiler.
 fn compile(without_libraries: bool) -> Result<Result<(), String>, Box<dyn Error>> {
     let mut compiler = Command::new(env::var("RUSTC")?);
     compiler.args(["--edition=2024", "--crate-name=calico", "--crate-type=bin", "src/program.rs"]);
-    // The library, of the same modules, is linted.
+    // The same modules are linted as part of the library.
     compiler.args(["--cap-lints=allow", "--target", &env::var("TARGET")?]);
     compiler.args(["-Copt-level=s", "-Ccodegen-units=1", "-Clto=fat", "-Cpanic=abort", "-Cstrip=symbols"]);
     if without_libraries {

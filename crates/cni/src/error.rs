@@ -1,8 +1,8 @@
-//! Errors in the form the CNI specification gives them.
+//! Errors in the JSON form of the CNI specification.
 
 use std::fmt::Write;
 
-/// Numbers of errors: below 100 the specification says what they mean.
+/// CNI error codes. The specification defines the codes below 100; plugins choose their own from 100 on.
 pub mod code {
     pub const INCOMPATIBLE_VERSION: u32 = 1;
     pub const UNSUPPORTED: u32 = 2;
@@ -56,7 +56,7 @@ impl std::fmt::Display for CniError {
 
 impl std::error::Error for CniError {}
 
-/// A JSON string.
+/// Returns the text as a quoted and escaped JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,7 +1,8 @@
 //! The front ends of the CNI plugins `calico` and `calico-ipam`.
 //!
-//! A container runtime starts one of these for every container, so it does as little as it can: it reads the request,
-//! passes it to the node's daemon over a Unix socket and prints the answer. It has no dependencies and keeps no state.
+//! A container runtime starts a plugin process for every container operation, so the front end is minimal: it reads
+//! the request, sends it to the node's daemon over a Unix socket and prints the response. It has no dependencies and
+//! keeps no state.
 
 mod error;
 mod request;
@@ -13,6 +14,7 @@ pub use request::{LIMIT, Plugin, SUPPORTED_VERSIONS, VARIABLES};
 pub use serve::run;
 pub use socket::{DEFAULT_SOCKET, SOCKET_KEY, SOCKET_VARIABLE};
 
-/// Both plugins as a program of their own (`program.rs`), to be installed where runtimes look for it. It depends on nothing of
-/// the host but its kernel, and starts in a fraction of the time that all of Tortie takes.
+/// The executable of both plugins (built from `program.rs`), which the node installs into the runtime's CNI binary
+/// directory. It is linked statically, so it needs nothing from the host but its kernel, and it starts in a fraction
+/// of the time that the `tortie` binary takes.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/program"));

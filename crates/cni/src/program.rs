@@ -1,4 +1,5 @@
-//! The root of the program that `build.rs` makes of the same modules; its name says which of the plugins is meant.
+//! Crate root of the plugin executable that `build.rs` compiles from the modules of this library. The name of the
+//! executable (`argv[0]`) selects the plugin.
 
 mod error;
 mod request;
@@ -12,6 +13,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&called).file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    // A runtime that was given it by another name means the plugin that wires pods.
+    // An executable that was installed under another name acts as the `calico` plugin.
     serve::run(Plugin::from_name(name).unwrap_or(Plugin::Calico), env!("CARGO_PKG_VERSION"))
 }

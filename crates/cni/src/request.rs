@@ -1,18 +1,18 @@
-//! What is asked, as the daemon gets it.
+//! Encodes a CNI request for the node's daemon, and answers VERSION locally.
 
 use crate::error::quoted;
 use std::os::unix::fs::MetadataExt;
 
-/// The largest configuration that is read.
+/// Maximum size of a network configuration on standard input, in bytes.
 pub const LIMIT: u64 = 1 << 20;
 
 pub const SUPPORTED_VERSIONS: &[&str] = &["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// The variables a runtime speaks through.
+/// The environment variables of the CNI protocol that the plugin forwards to the daemon.
 pub const VARIABLES: &[&str] =
     &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE"];
 
-/// Which of the two plugins was called.
+/// The plugin that the container runtime called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugin {
     Calico,
@@ -39,13 +39,13 @@ impl Plugin {
     }
 }
 
-/// The answer to VERSION, for which nobody needs to be asked.
+/// Returns the response to VERSION, which does not need the daemon.
 pub(crate) fn versions() -> String {
     let listed: Vec<String> = SUPPORTED_VERSIONS.iter().map(|version| quoted(version)).collect();
     format!("{{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[{}]}}", listed.join(","))
 }
 
-/// The request as one JSON object; the configuration goes along as text, whatever it is.
+/// Encodes the request as one JSON object. The network configuration is passed as a string, without being parsed.
 pub(crate) fn encode(plugin: Plugin, command: &str, config: &str, own_namespace: bool) -> String {
     let mut text = format!("{{\"plugin\":{},\"command\":{}", quoted(plugin.name()), quoted(command));
     text.push_str(",\"env\":{");
@@ -65,7 +65,7 @@ pub(crate) fn encode(plugin: Plugin, command: &str, config: &str, own_namespace:
     text
 }
 
-/// Whether the container's network namespace is the one we run in.
+/// Returns whether the container's network namespace is the one that the plugin runs in.
 pub(crate) fn is_own_namespace() -> bool {
     let identity = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     let wanted = std::env::var("CNI_NETNS").ok().and_then(|path| identity(&path));

@@ -1,4 +1,4 @@
-//! One request of a container runtime, from its environment and standard input to the answer on standard output.
+//! Serves one CNI request: reads the environment and standard input, and prints the response to standard output.
 
 use crate::error::{CniError, code};
 use crate::request::{self, LIMIT, Plugin, SUPPORTED_VERSIONS};
@@ -6,7 +6,7 @@ use crate::socket;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-/// Serves one request of a container runtime.
+/// Serves one CNI request and returns the exit code of the plugin.
 pub fn run(plugin: Plugin, version: &str) -> ExitCode {
     let first = std::env::args().nth(1).unwrap_or_default();
     let command = std::env::var("CNI_COMMAND").unwrap_or_default();
@@ -14,7 +14,7 @@ pub fn run(plugin: Plugin, version: &str) -> ExitCode {
         return print(version.as_bytes(), true);
     }
     if command.is_empty() && first != "-t" {
-        // With nobody to tell, the exit code still tells.
+        // A failed write to stderr does not change the exit code.
         let _ = writeln!(
             std::io::stderr(),
             "{} {version}\nCNI protocol versions supported: {}",

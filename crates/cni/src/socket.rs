@@ -1,6 +1,6 @@
-//! The conversation with the daemon: one request, one answer.
+//! The client side of the daemon's CNI socket: one request and one response per connection.
 //!
-//! The answer is a line with `0` or `1`, the exit code, and then what is to be printed.
+//! The first line of the response is `0` or `1`, the exit code of the plugin. The rest is printed as it is.
 
 use crate::error::{CniError, code};
 use std::io::{Read, Write};
@@ -9,14 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 pub const DEFAULT_SOCKET: &str = "/run/tortie/cni.sock";
-/// Names another socket: in the environment, and in the network configuration.
+/// The environment variable and the key of the network configuration that name another socket.
 pub const SOCKET_VARIABLE: &str = "TORTIE_CNI_SOCKET";
 pub const SOCKET_KEY: &str = "tortie_socket";
 
-/// Longer than the daemon ever takes: it gives up and cleans up before.
+/// Timeout for reads and writes on the socket. The daemon's own timeout is shorter, so that it cleans up before the
+/// plugin gives up.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Where the daemon is: the configuration says it, else the environment, else it is in the usual place.
+/// Returns the path of the daemon's socket: from the network configuration, else from the environment, else the
+/// default.
 pub(crate) fn path(config: &str) -> String {
     let given = |path: &String| !path.is_empty();
     string_value(config, SOCKET_KEY)
@@ -25,7 +27,8 @@ pub(crate) fn path(config: &str) -> String {
         .unwrap_or_else(|| DEFAULT_SOCKET.to_owned())
 }
 
-/// The string that stands after a key. The daemon reads the configuration properly; here, this much has to do.
+/// Returns the string value of a JSON key, without a JSON parser. The daemon parses the configuration properly; the
+/// plugin only needs the path of the socket.
 fn string_value(json: &str, key: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{key}\""))?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;

@@ -1,4 +1,4 @@
-//! A recording of what a node's core took replays to the same actions and the same plans.
+//! A recording of the events of a node's core replays to the same actions and the same plans.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,8 @@ fn put(mut resource: Resource, revision: u64) -> Event {
     Event::Feed(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
-/// What happens to a node that goes through a case: the feed, and a dataplane that takes everything.
+/// Returns the events of a node that goes through a conformance case: the feed, and a dataplane that applies
+/// everything without failures.
 fn events_of(case: &Case) -> Vec<Event> {
     let mut revision = 0;
     let mut next = || {
@@ -88,7 +89,7 @@ fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
     assert!(applied > 30, "{applied} changes of policies");
 }
 
-/// A node that starts again after the datastore lost an endpoint of a live attachment.
+/// Replays a node that restarts after the datastore lost the endpoint of a live attachment.
 #[test]
 fn what_only_the_journal_knew_is_in_the_recording() {
     let found = world().into_iter().find(|resource| matches!(resource, Resource::WorkloadEndpoint(_)));

@@ -1,5 +1,5 @@
-//! Processes that outlive the command that starts them: found again by pid file, ended by pidfd, with a heap that does
-//! not fray.
+//! Process management for daemons: pid files that detect reused pids, signals through pidfds, termination with the
+//! supervisor, and a limit on the number of glibc malloc arenas.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -10,8 +10,8 @@ use std::{env, fs, io};
 
 pub use rustix::process::Signal;
 
-/// A file that names one process: `PID START-TIME`. The start time tells the process from a later one with the same
-/// pid; the command line would not do, since that is empty for a moment while a program is being loaded.
+/// A file that identifies one process as `PID START-TIME`. The start time distinguishes the process from a later one
+/// with the same pid. The command line would not do, because it is empty for a moment during `execve`.
 #[derive(Clone, Debug)]
 pub struct PidFile(PathBuf);
 
@@ -29,7 +29,7 @@ impl PidFile {
         fs::write(&self.0, format!("{pid} {started_at}\n"))
     }
 
-    /// The pid, if that process still runs.
+    /// Returns the pid if the process still runs.
     pub fn running(&self) -> Option<u32> {
         let text = fs::read_to_string(&self.0).ok()?;
         let (pid, started_at) = text.trim().split_once(' ')?;
@@ -37,7 +37,7 @@ impl PidFile {
         (start_time(pid)? == started_at.parse::<u64>().ok()?).then_some(pid)
     }
 
-    /// Sends a signal to the process; false if it is gone already.
+    /// Sends a signal to the process. Returns false if the process does not run any more.
     pub fn signal(&self, signal: Signal) -> io::Result<bool> {
         let Some(pid) = self.running() else { return Ok(false) };
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
@@ -46,7 +46,8 @@ impl PidFile {
             Err(Errno::SRCH) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        // The handle stays with the process it was opened for; this check says that it is ours.
+        // The pidfd refers to the process that had the pid when it was opened. Check again that this is our process,
+        // in case the pid was reused between the first check and `pidfd_open`.
         if self.running() != Some(pid) {
             return Ok(false);
         }
@@ -65,10 +66,10 @@ impl PidFile {
     }
 }
 
-/// Set in the environment of daemons that a supervisor starts.
+/// Environment variable that the supervisor sets for the daemons that it starts.
 pub const SUPERVISED: &str = "TORTIE_SUPERVISED";
 
-/// Has this process ended when its supervisor is killed; without a supervisor, does nothing.
+/// Makes the kernel send SIGTERM to this process when its supervisor dies. Does nothing without a supervisor.
 pub fn end_with_supervisor() -> io::Result<()> {
     if env::var_os(SUPERVISED).is_none() {
         return Ok(());
@@ -76,25 +77,26 @@ pub fn end_with_supervisor() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
 }
 
-/// How many heaps the C library may have; it reads this when a program is loaded.
+/// Maximum number of malloc arenas of glibc, which reads this environment variable at program start.
 const ARENAS: &str = "MALLOC_ARENA_MAX";
-/// Enough that threads seldom wait for each other. With two, a start takes 5 % more processor time.
+/// Enough arenas that threads seldom contend for one. With two, the start of a node takes 5 % more CPU time.
 const FEW: &str = "3";
 
-/// Loads this program again with few heaps, in the same process. By itself the C library makes one for nearly every thread,
-/// and what is freed in one is of no use to the others: after some thousand containers a node has more memory that
-/// nobody uses than memory in use, and it has more with every thousand. Who has set the number already is not asked
-/// again; where the program cannot be loaded anew (it was replaced, say), it goes on as it is.
+/// Executes this program again in the same process with a small number of malloc arenas. By default glibc creates one
+/// arena for nearly every thread, and memory freed in one arena is not available to the others: after some thousand
+/// containers a node holds more free memory than used memory, and the amount grows with every thousand. Does nothing
+/// if the environment already configures malloc. If `execve` fails (for example because the executable was replaced),
+/// the process continues unchanged.
 pub fn share_heaps() {
     let set = env::var_os(ARENAS).is_some() || env::var_os("GLIBC_TUNABLES").is_some();
     let mut args = env::args_os();
     if let (false, Some(name), Ok(program)) = (set, args.next(), env::current_exe()) {
-        // It comes back only if it fails.
+        // `exec` returns only on failure.
         let _ = Command::new(program).arg0(name).args(args).env(ARENAS, FEW).exec();
     }
 }
 
-/// Sends a signal to a child of this process that has not been waited for.
+/// Sends a signal to a child process that has not been waited for, so that its pid cannot have been reused.
 pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     match i32::try_from(pid).ok().and_then(Pid::from_raw) {
         Some(pid) => Ok(rustix::process::kill_process(pid, signal)?),
@@ -102,10 +104,10 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// When a process started, in ticks since boot; None if it does not run any more.
+/// Returns the start time of a process in clock ticks since boot, or None if the process does not run any more.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything, so what follows is counted from its end.
+    // The process name in parentheses may contain any character, so the fields are counted from its end.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?;

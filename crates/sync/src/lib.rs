@@ -1,5 +1,5 @@
-//! Where a node's feed comes from. Each source gives the same events ([`FeedEvent`]) through a bounded channel, so
-//! whoever consumes them does not know which source it is.
+//! The sources of a node's feed: the datastore and recordings. All sources use the same events ([`FeedEvent`]), so
+//! the consumer does not depend on the source.
 
 mod outage;
 pub mod record;
@@ -10,5 +10,5 @@ pub use store::{Heard, follow, follow_with_progress, report_life};
 use tokio::sync::mpsc;
 use tortie_model::FeedEvent;
 
-/// The consumer's end of a feed. A source that is ahead waits.
+/// The receiving end of a feed. The channel is bounded: a source that is ahead of the consumer waits.
 pub type Feed = mpsc::Receiver<FeedEvent>;

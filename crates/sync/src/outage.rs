@@ -1,24 +1,26 @@
-//! When the store is out of reach, seen over all watches: said once when it begins and once when it ends.
+//! Detects outages of the store over all watches of a feed, and reports each outage once at its start and once at its
+//! end.
 
 use tortie_model::FeedEvent;
 use tortie_store::Connection;
 
-/// What has been said about the connection.
+/// The state of the connection that was reported last.
 #[derive(Debug, Default)]
 pub struct Outage {
-    /// Since the outage began: the failed attempts up to then.
+    /// The sum of failed attempts when the current outage began; None without an outage.
     began_at: Option<u64>,
-    /// That the store answers and is not believed has been said of this outage.
+    /// Whether the last call saw a distrusted watch: the store responds, but its list lacks so many objects that the
+    /// watch does not accept it.
     distrusted: bool,
 }
 
 impl Outage {
-    /// What is new, given how each watch stands.
+    /// Returns the event to report, given the current state of every watch.
     pub fn look<'a>(&mut self, watches: impl IntoIterator<Item = &'a Connection>) -> Option<FeedEvent> {
         let (mut failed_attempts, mut reason, mut distrusted) = (0, None, false);
         for connection in watches {
             failed_attempts += connection.failed_attempts;
-            // Objects that are missing are worth more attention than a connection that is.
+            // Missing objects take precedence over a lost connection as the reported reason.
             if connection.distrusted && !distrusted {
                 (distrusted, reason) = (true, None);
             }
@@ -38,7 +40,7 @@ impl Outage {
             }
             (Some(before), None) => {
                 self.began_at = None;
-                // The attempt that made us look counts too.
+                // The attempt that led to the first report counts as well.
                 let failed_attempts = failed_attempts.saturating_sub(before) + 1;
                 Some(FeedEvent::ConnectionBack { failed_attempts })
             }

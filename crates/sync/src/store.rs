@@ -1,4 +1,5 @@
-//! The feed from the store: one watch for each range, merged.
+//! The feed from the store: one watch per key range, merged into one channel. Also reports outages and whether the
+//! watches make progress.
 
 use crate::Feed;
 use crate::outage::Outage;
@@ -11,19 +12,21 @@ use tokio::time::Instant;
 use tortie_model::{FeedEvent, Key, KeyRange, Revision};
 use tortie_store::{Client, Connection, Entry, Error, Event, Watch};
 
-/// Events that wait for a consumer which is busy; when they are this many, the watches wait.
+/// Capacity of the channel of a feed. When it is full, the watches wait for the consumer.
 const QUEUE: usize = 1024;
-/// How often the connections of the watches are looked at. A watch that reconnects in between is no outage.
+/// Interval between checks of the watch connections. A watch that reconnects within this interval does not count as
+/// an outage.
 const LOOK: Duration = Duration::from_secs(1);
-/// A watch gives a sign of life more often than this, whatever happens to the store.
+/// Time without a sign of life after which a watch counts as stuck. A working watch gives one more often, even while
+/// the store is unavailable.
 const STUCK: Duration = Duration::from_secs(300);
 
-/// A word of a feed that also says how far it is.
+/// A message of a feed with progress reports.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "nearly every one is an event")]
 pub enum Heard {
     Event(FeedEvent),
-    /// As the event of that name, with the revision of the write.
+    /// Like [`FeedEvent::Unreadable`], with the revision of the write.
     Unreadable {
         key: Key,
         revision: Revision,
@@ -37,8 +40,9 @@ pub enum Heard {
     },
 }
 
-/// Follows the ranges until the feed is dropped. A feed of which a part has ended ends: what it does not say any more would
-/// look like silence. `alive` is called every second as long as no watch is stuck.
+/// Follows the ranges until the feed is dropped. If one of the watches ends, the whole feed ends: otherwise the
+/// consumer could not distinguish the missing events from a quiet range. Calls `alive` every second as long as no
+/// watch is stuck.
 pub fn follow(client: &Client, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
     let watches = ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect();
     let pick = |heard| match heard {
@@ -49,7 +53,7 @@ pub fn follow(client: &Client, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 
     merge(watches, pick, alive)
 }
 
-/// The same, and for each range up to which revision it has been heard.
+/// Like [`follow`], and also reports for each range the revision up to which all events have been sent.
 pub fn follow_with_progress(
     client: &Client,
     ranges: Vec<KeyRange>,
@@ -84,8 +88,8 @@ fn merge<T: Send + 'static>(
     feed
 }
 
-/// `missing` counts the watches whose snapshot is not complete: the last one completes the feed's. All that the
-/// others had in theirs is in the channel by then.
+/// Forwards the events of one watch. `missing` counts the watches whose snapshot is incomplete. The watch that
+/// decrements it to zero sends `InSync`: at that time the snapshots of all other watches are already in the channel.
 async fn pass_on<T>(
     range: KeyRange,
     mut watch: Watch,
@@ -110,7 +114,7 @@ async fn pass_on<T>(
                 Heard::Event(FeedEvent::InSync)
             }
             Event::Reached(revision) => Heard::Reached { range: range.clone(), revision },
-            // Ours are watches from the present: they are never reset.
+            // A watch that starts at the present is never reset.
             Event::InSync(_) | Event::Reset => continue,
         };
         if let Some(word) = pick(heard)
@@ -121,7 +125,7 @@ async fn pass_on<T>(
     }
 }
 
-/// Calls `alive` every second as long as no watch with one of these signs is stuck.
+/// Calls `alive` every second as long as each of these counters changed within [`STUCK`].
 pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
     let mut look = tokio::time::interval(LOOK);
     let mut last: Vec<(u64, Instant)> = signs.iter().map(|_| (0, Instant::now())).collect();

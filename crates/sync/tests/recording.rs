@@ -1,4 +1,4 @@
-//! A recording says all that a plan follows from.
+//! A recording contains everything that the plan depends on.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
@@ -13,7 +13,7 @@ use tortie_plan::Plan;
 use tortie_sync::record::{Header, ReadError, Reader, Recorder, VERSION, json};
 use tortie_testkit::conformance::{cases, world};
 
-/// The end of what is taken in at once.
+/// Event that ends a batch: the node flushes after it.
 const TURN: &str = "turn";
 
 fn header() -> Header {
@@ -35,11 +35,11 @@ fn put(resource: Resource, revision: u64) -> FeedEvent {
     FeedEvent::Put { key: key(&resource), value: Value::Resource(resource), revision: revision.into() }
 }
 
-/// A node that only computes.
+/// A node with compute and plan only, without a dataplane.
 struct Node {
     compute: Compute,
     plan: Plan,
-    /// The plan after each turn.
+    /// The plan after each flush.
     plans: Vec<String>,
 }
 
@@ -143,7 +143,7 @@ fn every_event_of_a_feed_reads_back() {
     ]);
     for event in events {
         let mut event = event;
-        // As the store hands it out.
+        // The store sets the resource version to the revision.
         if let FeedEvent::Put { value: Value::Resource(resource), revision, .. } = &mut event {
             resource.metadata_mut().resource_version = revision.to_string();
         }
@@ -164,7 +164,7 @@ fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
     let event = json::feed_to_json(&FeedEvent::ConnectionLost { reason: "x".repeat(50) }).unwrap();
     let written = (0..20).filter(|at| recorder.record(Duration::from_secs(*at), &event)).count();
     assert_eq!(recorder.lost(), 20 - written as u64);
-    // Also what would still fit: nothing in between is missing.
+    // A later event is not recorded even if it would fit, so that the recording has no gaps.
     assert!(!recorder.record(Duration::ZERO, &json!("inSync")));
     assert!(file.len() <= 400, "{} bytes", file.len());
     let (_, mut reader) = Reader::new(&file[..]).unwrap();
@@ -176,7 +176,7 @@ fn a_recording_ends_at_its_bound_and_counts_what_it_lost() {
     assert!(written > 0 && read == written, "{written} written, {read} read");
 }
 
-/// A disk that is full after some bytes.
+/// A writer that reports a full disk after some bytes.
 struct Full(usize);
 
 impl Write for Full {

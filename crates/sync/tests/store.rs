@@ -1,4 +1,5 @@
-//! The feed from a real store: one snapshot over all ranges, and one word about an outage.
+//! The feed from a real etcd: one snapshot over all ranges, and one event each for the start and the end of an
+//! outage.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;

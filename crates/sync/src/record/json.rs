@@ -1,10 +1,10 @@
-//! The JSON of feed events and entries.
+//! The JSON form of feed events and of entries (key, value, revision).
 
 use serde_json::{Map, Value as Json, json};
 use tortie_model::key::AffinityType;
 use tortie_model::{FeedEvent, Key, Kind, Revision, Value};
 
-/// What is not written as this module writes it.
+/// The JSON does not have the form that this module writes, or a key cannot be part of a feed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FormatError {
     #[error("{field} is missing or has the wrong type in {within}")]
@@ -19,7 +19,8 @@ pub enum FormatError {
 
 type Result<T> = std::result::Result<T, FormatError>;
 
-/// A key of what feeds carry: resources, blocks and their affinities, services and their endpoints.
+/// Encodes a key of a feed: a resource, a block, a block affinity, a service or an endpoint slice. Other keys are an
+/// error.
 pub fn key_to_json(key: &Key) -> Result<Json> {
     Ok(match key {
         Key::Resource { kind, namespace, name } if namespace.is_empty() => {
@@ -69,7 +70,7 @@ pub fn key_from_json(json: &Json) -> Result<Key> {
     Ok(Key::resource(kind, namespace, text(json, "name")?))
 }
 
-/// An entry: key, value and, if it is known, revision.
+/// Encodes an entry: key, value and, if known, revision.
 pub fn entry_to_json(key: &Key, value: &Value, revision: Option<&Revision>) -> Result<Json> {
     let bytes = value.encode();
     let reason =
@@ -82,7 +83,7 @@ pub fn entry_to_json(key: &Key, value: &Value, revision: Option<&Revision>) -> R
     Ok(Json::Object(entry))
 }
 
-/// The value carries the revision, as it does when it comes from the store.
+/// Decodes an entry. The revision is also set as the resource version of the value, as the store does.
 pub fn entry_from_json(json: &Json) -> Result<(Key, Value, Option<Revision>)> {
     let key = key_from_json(field(json, "key")?)?;
     let bytes = field(json, "value")?.to_string();
@@ -120,7 +121,7 @@ pub fn feed_to_json(event: &FeedEvent) -> Result<Json> {
     })
 }
 
-/// None for an event that is not the feed's.
+/// Decodes a feed event. Returns None for an event of another kind.
 pub fn feed_from_json(json: &Json) -> Result<Option<FeedEvent>> {
     if json == "inSync" {
         return Ok(Some(FeedEvent::InSync));

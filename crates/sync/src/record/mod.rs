@@ -1,7 +1,7 @@
-//! Recordings: what happened to a node, as JSON lines, so that a bug report can be replayed without its machine.
+//! Recordings of the events of a node as JSON lines, so that a bug report can be replayed on another machine.
 //!
-//! The first line is the [`Header`], what the node was before anything happened. Each further line is one event with the time
-//! since the start in microseconds, in the order in which the node's core took them:
+//! The first line is the [`Header`] with the initial state of the node. Each further line is one event with the time
+//! since the start in microseconds, in the order in which the node's core handled them:
 //!
 //! ```text
 //! {"recording":1,"node":"n1","environment":{},"settings":{},"held":[]}
@@ -9,10 +9,10 @@
 //! {"at":1100,"event":"inSync"}
 //! ```
 //!
-//! A line whose event is `{"digest":"..."}` is no event: it sums up what the event before it led to, so that a replay can tell
-//! whether it does the same.
+//! A line whose event is `{"digest":"..."}` is not an event: it holds a digest of the result of the event before it,
+//! so that a replay can verify that it produces the same result.
 //!
-//! [`json`] has the form of the feed's events and of entries; whoever records other events writes them in the same way.
+//! [`json`] defines the form of feed events and entries. Recorders of other events use the same style.
 
 pub mod json;
 mod reader;
@@ -26,26 +26,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
-/// Of this format.
+/// Version of the recording format.
 pub const VERSION: u32 = 1;
 
-/// What a node was before anything happened.
+/// The configuration and state of a node before the first event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
     #[serde(rename = "recording")]
     pub version: u32,
     pub node: String,
-    /// Variables of the process that are settings.
+    /// Environment variables of the process that are settings.
     pub environment: BTreeMap<String, String>,
-    /// Settings from the file of the host.
+    /// Settings from the configuration file of the host.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// How the node speaks BGP, if it does.
+    /// BGP settings of the node, if BGP is enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bgp: Option<BgpHeader>,
-    /// Workloads that were attached before: entries as [`json::entry_to_json`] writes them, without a value where the
-    /// journal has none.
+    /// Workloads that were already attached: entries as [`json::entry_to_json`] writes them, without a value where
+    /// the journal has none.
     #[serde(default)]
     pub held: Vec<Json>,
 }

@@ -1,11 +1,11 @@
-//! Reads a recording.
+//! Reads a recording line by line.
 
 use super::{Header, VERSION};
 use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::time::Duration;
 
-/// An entry of the store is smaller than this.
+/// Maximum length of a line in bytes. Entries of the store are smaller.
 const LONGEST_LINE: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,10 +18,10 @@ pub enum ReadError {
     Version(u32),
 }
 
-/// One event.
+/// One event of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// In the file, from 1.
+    /// Line number in the file, starting at 1.
     pub number: u64,
     pub at: Duration,
     pub event: Json,
@@ -59,7 +59,8 @@ impl<R: BufRead> Reader<R> {
         Ok((read > 0).then_some(text))
     }
 
-    /// None at the end. A last line that is cut short, by a node that was killed, is the end too.
+    /// Returns the next event, or None at the end. An incomplete last line, left by a node that was killed, also
+    /// counts as the end.
     pub fn next_line(&mut self) -> Result<Option<Line>, ReadError> {
         let Some(text) = self.text()? else { return Ok(None) };
         if !text.ends_with('\n') {

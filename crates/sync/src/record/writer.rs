@@ -1,15 +1,16 @@
-//! Writes a recording, up to a size.
+//! Writes a recording, up to a maximum size.
 
 use super::Header;
 use serde_json::{Value as Json, json};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Ends at its bound or at the first write that fails, says so once in the log and counts from then on.
+/// Writes a recording until its size limit or until the first write error. Logs the end once and counts the events
+/// after it.
 #[derive(Debug)]
 pub struct Recorder<W> {
     out: W,
-    /// Bytes that may still be written; none once it has ended.
+    /// Number of bytes that may still be written; None once the recording has ended.
     left: Option<u64>,
     lost: u64,
 }
@@ -21,12 +22,12 @@ impl<W: Write> Recorder<W> {
         Ok(Recorder { out, left: Some(limit.saturating_sub(line.len() as u64)), lost: 0 })
     }
 
-    /// Events that are not in the recording because it had ended.
+    /// Returns the number of events that are missing because the recording had ended.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Whether the event is in the recording.
+    /// Writes an event. Returns whether the event is in the recording.
     pub fn record(&mut self, at: Duration, event: &Json) -> bool {
         let Some(left) = self.left else {
             self.lost += 1;
@@ -47,7 +48,7 @@ impl<W: Write> Recorder<W> {
         }
     }
 
-    /// What was recorded so far survives the end of the process.
+    /// Flushes the output, so that the events recorded so far survive the end of the process.
     pub fn flush(&mut self) {
         if self.left.is_some()
             && let Err(error) = self.out.flush()
@@ -60,7 +61,7 @@ impl<W: Write> Recorder<W> {
         tracing::warn!(reason, "the recording has ended; later events are counted, not recorded");
         self.left = None;
         self.lost += 1;
-        // It has ended either way.
+        // The recording has ended, whether or not the flush succeeds.
         let _ = self.out.flush();
         false
     }
