@@ -1,4 +1,4 @@
-//! A file for every endpoint that is up, for software on this host that waits for one or looks at them.
+//! Writes one status file per active endpoint (`endpoint-status`), as Felix does, for other software on this host.
 
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,11 +9,11 @@ use tortie_plan::{Workload, WorkloadId};
 #[derive(Debug)]
 pub struct EndpointFiles {
     dir: PathBuf,
-    /// By name; without text if a former run made it.
+    /// File contents by file name; None for a file that an earlier run of the daemon wrote.
     present: BTreeMap<String, Option<String>>,
 }
 
-/// What a file says.
+/// The JSON contents of a status file.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Contents<'a> {
@@ -25,7 +25,7 @@ struct Contents<'a> {
 }
 
 impl EndpointFiles {
-    /// Takes over what a former run left.
+    /// Opens the directory and takes over the files of an earlier run.
     pub fn open(prefix: &Path) -> io::Result<EndpointFiles> {
         let dir = prefix.join("endpoint-status");
         let entries = match std::fs::read_dir(&dir) {
@@ -45,14 +45,14 @@ impl EndpointFiles {
         self.dir.parent() == Some(prefix)
     }
 
-    /// The endpoint is up, or is still up and has changed.
+    /// Writes the file of an endpoint that is up, if its contents changed.
     pub fn put(&mut self, id: &WorkloadId, workload: &Workload) -> io::Result<()> {
         let (name, text) = (name(id), text(workload)?);
         if self.present.get(&name) == Some(&Some(text.clone())) {
             return Ok(());
         }
         std::fs::create_dir_all(&self.dir)?;
-        // Readers see a whole file or none.
+        // Write and rename, so that readers never see a partial file.
         let new = self.dir.join(format!(".{name}"));
         std::fs::write(&new, &text)?;
         std::fs::rename(&new, self.dir.join(&name))?;
@@ -64,7 +64,7 @@ impl EndpointFiles {
         self.remove_named(&name(id))
     }
 
-    /// Removes the files of all but these.
+    /// Removes the files of all endpoints except these.
     pub fn keep<'a>(&mut self, living: impl Iterator<Item = &'a WorkloadId>) -> io::Result<()> {
         let living: BTreeSet<String> = living.map(name).collect();
         let dead: Vec<String> = self.present.keys().filter(|name| !living.contains(*name)).cloned().collect();
@@ -80,14 +80,14 @@ impl EndpointFiles {
             _ => self.present.remove(name),
         };
         if self.present.is_empty() {
-            // Not empty: another's file is in it.
+            // Fails if the directory contains a file of other software, which is fine.
             let _ = std::fs::remove_dir(&self.dir);
         }
         Ok(())
     }
 }
 
-/// The parts, escaped as in a URL's path, with a space between them.
+/// Returns the file name of an endpoint: the parts of its id, escaped as in a URL path and separated by spaces.
 fn name(id: &WorkloadId) -> String {
     [&id.orchestrator, &id.workload, &id.endpoint].map(|part| escaped(part)).join(" ")
 }
@@ -150,7 +150,7 @@ mod tests {
             r#"{"ifaceName":"cali1","mac":"02:00:00:00:00:01","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"],"bgpPeerName":""}"#
         );
         files.put(&id("shop/../x"), &workload).unwrap();
-        // The next run knows those of the last.
+        // The next run takes over the files of the last one.
         let mut files = EndpointFiles::open(dir.path()).unwrap();
         files.keep([id("shop/../x")].iter()).unwrap();
         assert_eq!(names(dir.path()), ["k8s shop%2F..%2Fx eth0"]);

@@ -1,12 +1,13 @@
-//! Places where a test can have the daemon killed, as if the power had gone, or held up while something else happens.
-//! Only builds for tests have them (feature `failpoints`).
+//! Points in the code where a test can abort the daemon, as in a power failure, or block it while something else
+//! happens. Compiled in only with the feature `failpoints`.
 
 use tortie_dataplane::Netns;
 
 #[cfg(feature = "failpoints")]
 pub use wanted::hit;
 
-/// The host as a test wants it: its kernel refuses the objects that the file in TORTIE_FAULTS names.
+/// Returns the host namespace with injected faults: the kernel refuses the objects that are listed in the file named
+/// by TORTIE_FAULTS.
 #[cfg(feature = "failpoints")]
 pub fn with_faults(host: Netns) -> Netns {
     match std::env::var_os("TORTIE_FAULTS") {
@@ -20,7 +21,7 @@ pub fn with_faults(host: Netns) -> Netns {
     host
 }
 
-/// Nothing happens here in a build for users.
+/// Does nothing in a build without the feature.
 #[cfg(not(feature = "failpoints"))]
 #[allow(clippy::unused_async)]
 pub async fn hit(_name: &str) {}
@@ -34,10 +35,11 @@ mod wanted {
 
     const PAUSE: Duration = Duration::from_millis(5);
 
-    /// What the variable TORTIE_FAILPOINT asks for.
+    /// The parsed variable TORTIE_FAILPOINT.
     struct Wanted {
         place: String,
-        /// The daemon makes this file when it is there, once, and goes on when it is gone. Without it, the daemon dies.
+        /// The daemon creates this file when it reaches the failpoint for the first time, and continues when the file
+        /// has been removed. Without a file, the daemon aborts.
         held_by: Option<PathBuf>,
     }
 
@@ -50,14 +52,14 @@ mod wanted {
     });
     static HELD: AtomicBool = AtomicBool::new(false);
 
-    /// Ends or holds up the daemon here if the environment asks for it by name: `NAME`, `NAME:panic` or `NAME:FILE`.
+    /// Aborts, panics or blocks if TORTIE_FAILPOINT selects this failpoint: `NAME`, `NAME:panic` or `NAME:FILE`.
     pub async fn hit(name: &str) {
         let Some(wanted) = WANTED.as_ref().filter(|wanted| wanted.place == name) else { return };
         let Some(file) = &wanted.held_by else {
             tracing::error!(name, "killed by a failpoint");
             std::process::abort();
         };
-        // Of the task that comes here first, not of the process.
+        // The panic ends only the task that reaches the failpoint first, not the process.
         #[allow(clippy::panic)]
         if file.as_os_str() == "panic" {
             panic!("ended by the failpoint {name}");
@@ -65,9 +67,9 @@ mod wanted {
         if HELD.swap(true, Ordering::Relaxed) {
             return;
         }
-        tracing::warn!(name, file = %file.display(), "held up by a failpoint");
+        tracing::warn!(name, file = %file.display(), "blocked by a failpoint until the file is removed");
         if let Err(error) = std::fs::write(file, "") {
-            tracing::error!(%error, "the failpoint's file cannot be made");
+            tracing::error!(%error, "cannot create the file of the failpoint");
         }
         while file.exists() {
             tokio::time::sleep(PAUSE).await;

@@ -1,4 +1,4 @@
-//! Where this node's feed comes from: a hub, if the settings name some, or the store itself.
+//! Selects the source of this node's feed: a hub if the settings name one (the Typha parameters), else the datastore.
 
 use std::sync::Arc;
 use tortie_compute::Parameters;
@@ -11,10 +11,10 @@ use tortie_store::Client;
 use tortie_store::config::KubernetesTarget;
 use tortie_sync::Feed;
 
-/// Names the Secret with the certificate that hubs have made for nodes.
+/// Environment variable with the name of the Secret that holds the certificate which hubs issue for nodes.
 pub const HUB_SECRET_VARIABLE: &str = "TORTIE_HUB_SECRET";
 
-/// How the settings of hubs are wrong.
+/// Invalid settings for the connection to a hub.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     #[error("TyphaAddr (FELIX_TYPHAADDR): {0}")]
@@ -31,14 +31,14 @@ pub enum HubError {
     Tls(#[from] tortie_tls::TlsError),
 }
 
-/// What a feed needs to know of the node.
+/// The node's identity and connections that a feed needs.
 pub struct Place<'a> {
     pub store: &'a Client,
     pub node: &'a str,
-    /// How Kubernetes is reached, if there is one, and which of its nodes this is.
+    /// Connection to Kubernetes, if there is one, and the name of this node's Node object.
     pub kubernetes: Option<&'a KubernetesTarget>,
     pub kubernetes_node: &'a str,
-    /// The Secret with the certificate that hubs have made for nodes; empty if there is none.
+    /// Name of the Secret with the certificate that hubs issue for nodes; empty if there is none.
     pub certificate_secret: &'a str,
     pub liveness: &'a Liveness,
 }
@@ -49,7 +49,7 @@ pub fn follow(p: &Parameters, place: &Place<'_>, interests: Vec<KeyRange>) -> Re
         return Ok(tortie_sync::follow(place.store, interests, move || watches.beat()));
     };
     let mut options = Options::new(place.node, hubs);
-    // Zero would mean to wait for ever.
+    // Zero would mean no timeout, so the default applies.
     for (limit, set) in
         [(&mut options.read, p.typha_read_timeout), (&mut options.write, p.typha_write_timeout)]
     {

@@ -1,9 +1,10 @@
-//! Small files that other software reads.
+//! Writes small files that other software reads.
 
 use std::io;
 use std::path::Path;
 
-/// Replaces a file as a whole; readers see the old or the new text. Nothing is written if nothing changes.
+/// Replaces a file atomically, so that readers see either the old or the new text. Does not write if the text is
+/// unchanged.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! How the node is, part by part: for probes, for people and for CNI's STATUS.
+//! Health of the node by component, for probes, for `tortie` commands and for the CNI STATUS command.
 
 use crate::bgp;
 use crate::state::State;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use tortie_http::liveness;
 use tortie_store::printable::escape_controls;
 
-/// A speaker that does not answer for so long does not answer.
+/// Timeout for the status request to the BGP speaker.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From good to bad.
+/// Health levels, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
     Ok,
-    /// The node does its work, but somebody should know.
+    /// The node works, but the operator should look at the message.
     Warning,
     /// The node does not do all of its work.
     NotReady,
-    /// The node will not do its work again unless it is restarted.
+    /// The node cannot recover without a restart.
     NotLive,
 }
 
@@ -30,7 +30,7 @@ pub struct Part {
     pub message: String,
 }
 
-/// Every part of the node, the healthy ones too.
+/// The health of every component of the node, including the healthy ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     pub parts: Vec<Part>,
@@ -41,7 +41,7 @@ impl Health {
         self.parts.iter().map(|part| part.level).max().unwrap_or(Level::Ok)
     }
 
-    /// A line for each part that is not well, and for what is.
+    /// Returns one line per component, including the healthy ones.
     pub fn text(&self) -> String {
         self.parts.iter().map(|part| format!("{}: {}\n", part.name, part.message)).collect()
     }
@@ -86,7 +86,8 @@ impl Parts {
         }
     }
 
-    /// A datastore that went away later does not make the node unready: it goes on with what it has.
+    /// Adds the state of the datastore. An outage after the first sync does not make the node unready: the node
+    /// continues with the objects that it has.
     fn datastore(&mut self, state: &State) {
         let trouble = state.troubles().remove("datastore");
         match (state.is_in_sync(), trouble) {
@@ -127,7 +128,7 @@ impl Parts {
         }
     }
 
-    /// A node that is not to speak BGP has nothing to wait for.
+    /// Adds the state of BGP, unless BGP is disabled.
     async fn bgp(&mut self, state: &State) {
         let mut troubles = state.troubles();
         let trouble = troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"));
@@ -151,15 +152,15 @@ impl Parts {
     }
 }
 
-/// The part of the node that enforces policy.
+/// The component that enforces policy.
 pub const POLICY: &str = "policy";
-/// How large the packets of workloads may be.
+/// The component that chooses the MTU of workload interfaces.
 pub const MTU: &str = "mtu";
-/// The part of the node that answers for addresses of workloads.
+/// The component that answers ARP and ND requests for addresses of workloads.
 pub const PROXIED: &str = "proxied addresses";
-/// The part of the node that makes tunnels to other nodes.
+/// The component that creates tunnels to other nodes.
 pub const TUNNELS: &str = "tunnels";
 pub const OVERRULED: &str = "allowed traffic";
 pub const OFFLOAD: &str = "flow table";
-/// A Felix of Calico beside the node.
+/// A Calico Felix that runs beside the node.
 pub const FELIX: &str = "felix";

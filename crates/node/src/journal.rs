@@ -1,7 +1,7 @@
-//! What this node has attached, on disk: written before anything is done, so that whatever is killed whenever, what was
-//! begun is known and can be undone.
+//! The on-disk record of this node's attachments. A record is written before any work is done, so that after a crash
+//! at any point the started work is known and can be undone.
 //!
-//! One file per attachment, replaced as a whole. The copy in memory is the one that is asked.
+//! There is one file per attachment, which is always replaced atomically. Reads use the copy in memory.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use tortie_model::{Key, Kind};
 
 use crate::cni::CniResult;
 
-/// A container's interface.
+/// Identifies an interface of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentId {
     pub container_id: String,
@@ -27,60 +27,62 @@ pub struct AttachmentId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Begun and not answered: if nobody is at it any more, it is to be undone.
+    /// The ADD has begun and has not been answered. If no request works on it any more, it is undone.
     Adding,
-    /// Answered: stays until the runtime asks for its removal.
+    /// The ADD has been answered. The attachment stays until the runtime sends DEL.
     Live,
-    /// To be undone.
+    /// The attachment is to be undone.
     Removing,
 }
 
-/// Everything that has to be known to undo an attachment, and to answer for it again.
+/// Everything that is needed to undo an attachment, and to repeat the response to its ADD.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub id: AttachmentId,
     pub phase: Phase,
-    /// Empty if it is unknown, in an adopted record.
+    /// Empty in an adopted record if unknown.
     pub network: String,
-    /// Empty if it is unknown, in an adopted record.
+    /// Empty in an adopted record if unknown.
     pub netns: String,
     /// Empty if the interface belongs to a newer attachment of the same pod.
     pub host_interface: String,
-    /// Of our own address management.
+    /// Handle in Calico IPAM.
     pub handle: Option<String>,
-    /// Of another IPAM plugin.
+    /// The other IPAM plugin that assigned the addresses, if any.
     pub delegate: Option<Delegate>,
-    /// Namespace and name of the endpoint; none if it belongs to a newer attachment.
+    /// Namespace and name of the endpoint; None if it belongs to a newer attachment.
     pub endpoint: Option<(String, String)>,
     pub result: Option<CniResult>,
-    /// Another plugin has wired the container: nothing of it is ours to remove.
+    /// Another plugin created the interface, so DEL must not remove it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chained: bool,
-    /// Another program attached the container in our way; the record was made from the datastore and the kernel.
+    /// Another program, such as Calico, attached the container in the same way. The record was derived from the
+    /// datastore and the kernel.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
     /// The endpoint as it was written to the datastore, to be written again if the datastore loses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<serde_json::Value>,
-    /// Other networks that the container is in through this attachment.
+    /// Further networks that the container has joined through this attachment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<Joined>,
 }
 
-/// A network that shares the interface, the addresses and the endpoint of an attachment to another one.
+/// A network that shares the interface, the addresses and the endpoint of an attachment to another network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
     pub network: String,
-    /// As the runtime calls it; there is no such interface, unless it has the name of the one that is shared.
+    /// The interface name in the runtime's request. No such interface exists, unless it is the name of the shared
+    /// one.
     pub ifname: String,
     pub phase: Phase,
-    /// What the network gives to the endpoint.
+    /// The profile that the network adds to the endpoint.
     pub profile: String,
-    /// The endpoint had the profile before: it stays when the network is left.
+    /// The endpoint already had the profile, so it stays when the container leaves the network.
     pub had_profile: bool,
 }
 
-/// How an IPAM plugin that is not ours is called.
+/// How to call an IPAM plugin other than `calico-ipam`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Delegate {
     pub plugin: String,
@@ -101,17 +103,17 @@ impl Record {
         Some(Key::resource(Kind::WorkloadEndpoint, namespace, name))
     }
 
-    /// What the container has of another network through this attachment.
+    /// Returns the further network with this name and interface name.
     pub fn joined(&self, network: &str, ifname: &str) -> Option<&Joined> {
         self.joined.iter().find(|joined| joined.network == network && joined.ifname == ifname)
     }
 
-    /// Whether the container is in this namespace, as far as the record knows.
+    /// Returns whether the container is in this network namespace; true if the record does not know its namespace.
     pub fn is_in(&self, netns: &str) -> bool {
         self.netns.is_empty() || Netns::is_same(&self.netns, netns)
     }
 
-    /// The addresses of a live attachment.
+    /// Returns the addresses of the attachment if it is live, else none.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let result = self.result.as_ref().filter(|_| self.phase == Phase::Live);
         result.into_iter().flat_map(|result| result.ips.iter().map(|ip| ip.address.addr()))
@@ -119,17 +121,18 @@ impl Record {
 }
 
 impl Journal {
-    /// Reads what a former run left. A file that cannot be read is set aside and named in the log.
+    /// Reads the records of an earlier run. An unreadable file is renamed, and its path is logged.
     pub fn open(dir: &Path) -> io::Result<Journal> {
         fs::create_dir_all(dir)?;
-        // Records name everything that runs here, and hold configurations of other plugins.
+        // Records name every workload of this node and contain configurations of other plugins, so only root may read
+        // them.
         fs::set_permissions(dir, Permissions::from_mode(0o700))?;
         let mut records = BTreeMap::new();
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("json") => {}
-                // Never came to be: the rename was not reached.
+                // An incomplete write: the process ended before the rename.
                 Some("new") => {
                     fs::remove_file(&path)?;
                     continue;
@@ -145,7 +148,7 @@ impl Journal {
                     records.insert(record.id.clone(), record);
                 }
                 Err(error) => {
-                    tracing::error!(path = %path.display(), error, "a record of an attachment cannot be read; it is renamed to .unreadable, and DEL will look for what it had");
+                    tracing::error!(path = %path.display(), error, "cannot read the record of an attachment; renamed it to .unreadable; DEL searches for the resources of the attachment");
                     fs::rename(&path, path.with_extension("unreadable"))?;
                 }
             }
@@ -165,12 +168,12 @@ impl Journal {
         self.lock().values().find(|record| wanted(record)).cloned()
     }
 
-    /// Lets everybody who asks know of a record before it is written.
+    /// Adds a record to the copy in memory before it is written to disk, so that concurrent requests see it.
     pub fn announce(&self, record: &Record) {
         self.lock().insert(record.id.clone(), record.clone());
     }
 
-    /// Writes a record. With `durable` it survives the loss of power, not only of the process.
+    /// Writes a record. With `durable` it survives a power failure, not only the end of the process.
     pub fn put(&self, record: &Record, durable: bool) -> io::Result<()> {
         let path = self.path(&record.id);
         let new = path.with_extension("new");
@@ -202,7 +205,7 @@ impl Journal {
     }
 }
 
-/// What lives here keeps its address, also if the datastore says that it is free.
+/// Addresses of live attachments count as in use even if the datastore says that they are free.
 impl InUse for Journal {
     fn addresses(&self) -> Vec<IpAddr> {
         self.lock().values().flat_map(Record::addresses).collect()

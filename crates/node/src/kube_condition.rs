@@ -1,4 +1,4 @@
-//! What Kubernetes is told of the node: whether its network is there.
+//! Sets the NetworkUnavailable condition of this node's Node object in Kubernetes and removes the start-up taint.
 
 use crate::health::POLICY;
 use crate::state::State;
@@ -9,9 +9,9 @@ use tortie_store::Limits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::{Condition, Orchestrator};
 
-/// Between two looks at what there is to say.
+/// Interval between checks whether the condition has to change.
 const PAUSE: Duration = Duration::from_secs(5);
-/// The end of the daemon does not wait for a server that is away.
+/// Timeout for setting the condition at shutdown, so that the daemon does not wait for an unavailable kube-apiserver.
 const PATIENCE: Duration = Duration::from_secs(3);
 const KIND: &str = "NetworkUnavailable";
 
@@ -24,8 +24,8 @@ const DOWN: Condition<'static> = Condition {
     message: "Calico is shutting down on this node",
 };
 
-/// Says that the network is there, and when it is not because policy is not in force. As long as Kubernetes believes a node
-/// to have no network, or it has the taint of those that start, the scheduler keeps pods away from it.
+/// Sets the condition when the network is available, and when it is not because policy is not in force. The scheduler
+/// keeps pods away from a node while the condition is true or while the node has the start-up taint.
 pub async fn follow(target: KubernetesTarget, node: String, taint: String, state: Arc<State>) {
     let mut said: Option<Option<String>> = None;
     let mut failed = false;
@@ -44,7 +44,7 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
                 Ok(()) => (said, failed) = (Some(trouble), false),
                 Err(error) => {
                     if !std::mem::replace(&mut failed, true) {
-                        tracing::warn!(%error, node, "Kubernetes is not told yet how the network is; trying again");
+                        tracing::warn!(%error, node, "cannot set the NetworkUnavailable condition; retrying");
                     }
                 }
             }
@@ -56,8 +56,8 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
 pub async fn say_down(target: &KubernetesTarget, node: &str) {
     match tokio::time::timeout(PATIENCE, say(target, node, DOWN)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, node, "Kubernetes is not told that the network stops"),
-        Err(_) => tracing::warn!(node, "Kubernetes does not answer; it is not told that the network stops"),
+        Ok(Err(error)) => tracing::warn!(%error, node, "cannot set the NetworkUnavailable condition at shutdown"),
+        Err(_) => tracing::warn!(node, "cannot set the NetworkUnavailable condition: kube-apiserver did not respond"),
     }
 }
 
@@ -71,7 +71,7 @@ async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie
 
 async fn say(target: &KubernetesTarget, node: &str, condition: Condition<'_>) -> tortie_store::Result<()> {
     let orchestrator = Orchestrator::connect(target, Limits::default()).await?;
-    // Kubernetes knows whole seconds.
+    // Kubernetes timestamps have whole seconds.
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     orchestrator.set_condition(node, condition, &now).await
 }

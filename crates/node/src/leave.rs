@@ -1,8 +1,9 @@
-//! Takes a host out of the network: it is no node any more.
+//! Decommissions a host: removes what the node daemon installed on it.
 //!
-//! Policy, our rules in the chains of others and our files go in any case. What live pods use (interfaces, routes, tunnels) stays
-//! unless it is to go too: it is named as Calico names its own, which adopts it. Policy of pods that stay goes only when Felix
-//! guards them, unless the operator says otherwise.
+//! Policy, our rules in chains of other programs and our files are always removed. The interfaces, routes and tunnels
+//! of live pods stay unless the caller wants them removed too: they have the names that Calico uses, so Calico can
+//! adopt them. The policy of pods that stay is removed only once Felix guards them, unless the operator overrides
+//! this.
 
 use crate::install;
 use crate::journal::{Journal, Record};
@@ -17,30 +18,31 @@ use tortie_dataplane::{Dataplane, MissingGuard, Netns, pod};
 use tortie_plan::{Plan, Settings};
 use tortie_store::config::settings_file;
 
-/// For a daemon that has just ended, and may be at its last change, and for what the kernel tells of its own.
+/// Time for a daemon that has just ended to finish its last change, and for the kernel's notifications about our own
+/// changes.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Between two looks at Felix's chains.
+/// Interval between checks of Felix's chains.
 const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What becomes of containers that still run.
+/// What happens to the network of running containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivePods {
-    /// They keep their network, for whoever takes the host over.
+    /// They keep their network, for the software that takes the host over.
     Kept,
-    /// Nothing is left of their network.
+    /// Their interfaces, routes and tunnels are removed.
     CutOff,
 }
 
 /// When the policy of pods that stay is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyHandover {
-    /// When Felix's chains guard every endpoint that ours guard; an error if they do not after this time.
+    /// When Felix's chains guard every endpoint that ours guard. Fails if they do not within this time.
     ToFelix(Duration),
-    /// At once: nothing guards them until another policy engine does.
+    /// Immediately. The pods are unprotected until another policy engine is active.
     Now,
 }
 
-/// Felix's chains did not appear.
+/// Felix's chains did not appear within the time limit.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "after {} s Felix does not guard {}; nothing was removed and policy stays in force. Start calico-node beside this node's \
@@ -53,8 +55,8 @@ pub struct FelixMissing {
     missing: Vec<MissingGuard>,
 }
 
-/// For whoever has ended the daemon, or never had one: fails if it runs, since it would restore everything. Returns a line for
-/// each thing that was removed, or that another program has replaced.
+/// Decommissions a host whose daemon does not run. Fails if the daemon runs, because it would restore everything.
+/// Returns one line for each item that was removed, or that another program has replaced.
 pub async fn leave(args: &NodeArgs, pods: LivePods, handover: PolicyHandover) -> Result<Vec<String>, String> {
     let mut dirs = vec![&args.state_dir];
     dirs.extend(Some(&args.run_dir).filter(|dir| **dir != args.state_dir));
@@ -69,13 +71,13 @@ pub async fn leave(args: &NodeArgs, pods: LivePods, handover: PolicyHandover) ->
     }
     let mut removed = clean(args, pods).await?;
     drop(locks);
-    // Others, the datastore for one, may keep something there.
+    // Fails if other software, for example the datastore, keeps files in the directory.
     let empty = dirs.into_iter().filter(|dir| std::fs::remove_dir(dir).is_ok());
     removed.extend(empty.map(|dir| format!("removed: {}", dir.display())));
     Ok(removed)
 }
 
-/// Returns when Felix guards what our policy guards. Changes nothing.
+/// Waits until Felix guards everything that our policy guards. Changes nothing.
 pub async fn await_felix(limit: Duration) -> Result<(), String> {
     let host = Netns::current().map_err(|error| error.to_string())?;
     let started = Instant::now();
@@ -90,14 +92,14 @@ pub async fn await_felix(limit: Duration) -> Result<(), String> {
                 missing = list_guards(&missing),
                 "waiting until Felix guards the endpoints of this host"
             ),
-            // A list that changes while it is read is read again.
+            // Retry: a list that changes while it is being read is an error.
             Ok(_) | Err(_) => {}
         }
         tokio::time::sleep(FELIX_POLL_INTERVAL).await;
     }
 }
 
-/// Names some of them.
+/// Lists the first few missing guards.
 fn list_guards(missing: &[MissingGuard]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = missing.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -106,10 +108,11 @@ fn list_guards(missing: &[MissingGuard]) -> String {
     shown.join(", ") + &more
 }
 
-/// Goes on past failures and names all of them. The caller holds the directories.
+/// Removes policy, files and, with [`LivePods::CutOff`], the network of live pods. Continues after failures and
+/// returns all of them. The caller holds the locks of the directories.
 pub(crate) async fn clean(args: &NodeArgs, pods: LivePods) -> Result<Vec<String>, String> {
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
-    // First, so that no runtime calls a plugin that has nobody to talk to.
+    // Remove the plugins first, so that no runtime calls a plugin whose daemon is gone.
     match install::remove(&args.state_dir) {
         Ok(files) => removed.extend(files.iter().map(ToString::to_string)),
         Err(reason) => failures.push(format!("CNI plugins: {reason}")),
@@ -139,7 +142,7 @@ async fn clear_kernel(args: &NodeArgs, pods: LivePods) -> Result<(), String> {
     tortie_dataplane::remove_policy(&host).await.map_err(|error| error.to_string())
 }
 
-/// Interfaces of containers that still run, routes and tunnels.
+/// Removes the interfaces of running containers, the routes and the tunnels.
 async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
     let attached = Journal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
     let cleared = async {
@@ -163,24 +166,24 @@ async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
     }
 }
 
-/// What the names of interfaces of containers begin with, as far as the host knows it.
+/// Returns the name prefixes of workload interfaces, according to the settings on this host.
 pub fn interface_prefixes(args: &NodeArgs) -> Vec<String> {
     settings(args).interface_prefixes
 }
 
-/// Those by which the daemon has written, as far as the host knows them.
+/// Returns the settings that the daemon used, as far as they are stored on this host.
 fn settings(args: &NodeArgs) -> Settings {
     let file = settings_file::read(&args.settings_file()).unwrap_or_default();
     let environment = Environment::new(Variables::of_process().0, file);
-    // Others may forward too.
+    // Leave the forwarding sysctls alone: other software may need them.
     Settings { ip_forwarding: false, ..Compute::new("", environment).settings().clone() }
 }
 
-/// Beside what the installer has written.
+/// Returns the files and directories to remove, other than those that the installer wrote.
 fn files(args: &NodeArgs, pods: LivePods) -> Vec<PathBuf> {
     let mut files = vec![args.journal_dir(), args.socket(), args.query_socket(), args.run_dir.join("bgp")];
     let to_calico = pods == LivePods::Kept;
-    // In Calico's own directories they are Calico's, if it goes on there.
+    // Files in Calico's own directories stay if Calico takes the host over.
     if !to_calico || args.calico_dir() == args.state_dir {
         files.extend(["nodename", "mtu"].map(|name| args.calico_dir().join(name)));
     }
@@ -189,7 +192,7 @@ fn files(args: &NodeArgs, pods: LivePods) -> Vec<PathBuf> {
     files
 }
 
-/// False if it is not there.
+/// Removes a file or directory. Returns false if it does not exist.
 fn remove(path: &Path) -> std::io::Result<bool> {
     let removed = match path.is_dir() {
         true => std::fs::remove_dir_all(path),

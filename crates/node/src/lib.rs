@@ -1,4 +1,4 @@
-//! The node's daemon: start-up, the loop from store to kernel, the CNI server, status, health and metrics.
+//! The node daemon: start-up, the loop from datastore to kernel, the CNI server, status, health and metrics.
 
 mod bgp;
 mod cni;
@@ -35,19 +35,19 @@ mod tasks;
 mod tunnel_addresses;
 mod wired;
 
-/// Whether bytes are a request of a CNI plugin.
+/// Returns whether the bytes parse as a request of a CNI plugin.
 #[cfg(fuzzing)]
 pub fn is_cni_request(bytes: &[u8]) -> bool {
     cni::is_request(bytes)
 }
 
-/// Whether bytes are the record of an attachment; what is made of it is made.
+/// Returns whether the bytes parse as the record of an attachment, and exercises the code that uses such a record.
 #[cfg(fuzzing)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
     reclaim::is_attachment(bytes)
 }
 
-/// A result of another plugin, as it is printed in a version of the specification.
+/// Parses the result of another plugin and prints it in a version of the CNI specification.
 #[cfg(fuzzing)]
 pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
     let result = cni::CniResult::read(&serde_json::from_slice(bytes).ok()?).ok()?;

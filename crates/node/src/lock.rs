@@ -1,4 +1,5 @@
-//! One daemon per directory and per network namespace: the second is shown who is there, and leaves everything as it is.
+//! Locks that allow one daemon per directory and per network namespace. A second daemon gets an error that names the
+//! holder, and changes nothing.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -6,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Held until it is dropped or the process ends.
+/// Lock on a directory, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct DirLock {
     _file: File,
@@ -25,21 +26,22 @@ pub enum LockError {
     Io { path: String, error: io::Error },
 }
 
-/// Keeps a second daemon out of a network namespace, whatever directories it uses: two that programme one kernel undo each
-/// other's work. It is a socket with an abstract name, which belongs to the namespace and ends with its process.
+/// Lock on a network namespace, which keeps out a second daemon whatever directories it uses: two daemons that
+/// program one kernel would undo each other's changes. It is a listening socket with an abstract name, which is
+/// scoped to the network namespace and disappears with the process.
 #[derive(Debug)]
 pub struct NetnsLock {
     _socket: Option<UnixListener>,
 }
 
 impl NetnsLock {
-    /// Locks the namespace of this process.
+    /// Locks the network namespace of this process.
     pub async fn acquire() -> Result<NetnsLock, LockError> {
         NetnsLock::named("tortie-node").await
     }
 
     async fn named(name: &str) -> Result<NetnsLock, LockError> {
-        // A path that begins with a zero is an abstract name.
+        // A socket path that begins with a NUL byte is an abstract name.
         let path = format!("\0{name}");
         let failed = |error| LockError::Io { path: format!("@{name}"), error };
         match UnixListener::bind(&path) {
@@ -47,7 +49,8 @@ impl NetnsLock {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let other = UnixStream::connect(&path).await.and_then(|other| other.peer_cred());
                 match other {
-                    // Anybody may take such a name; whoever is not root is no daemon, and must not keep ours from starting.
+                    // Any user can bind an abstract name. A holder that is not root is not a node daemon and must not
+                    // prevent the start.
                     Ok(other) if other.uid() != 0 => {
                         tracing::warn!(
                             uid = other.uid(),
@@ -70,7 +73,7 @@ impl NetnsLock {
 }
 
 impl DirLock {
-    /// Locks a directory that exists.
+    /// Locks an existing directory.
     pub fn acquire(dir: &Path) -> Result<DirLock, LockError> {
         let path = dir.join("lock");
         let failed = |error| LockError::Io { path: path.display().to_string(), error };
@@ -85,7 +88,8 @@ impl DirLock {
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // The one before may have removed the file after we opened it: then nobody else sees our lock.
+            // The previous holder may have removed the file after we opened it. Nobody else would see our lock on it,
+            // so retry.
             let there = std::fs::metadata(&path).map(|there| there.ino()).ok();
             if there != Some(file.metadata().map_err(failed)?.ino()) {
                 continue;
@@ -99,15 +103,15 @@ impl DirLock {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        // One that stays locks nothing.
+        // A file that could not be removed is not locked.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Who it says it is.
+/// Returns the description that the holder wrote to the lock file.
 fn holder(file: File) -> String {
     let mut text = String::new();
-    // A holder that cannot be read is one all the same.
+    // An unreadable description does not change that the lock is held.
     let _ = file.take(4096).read_to_string(&mut text);
     match text.trim() {
         "" => "it has not said who it is".to_owned(),

@@ -1,4 +1,4 @@
-//! Where the log goes, and how grave what goes there must be, as the settings say.
+//! The outputs of the log and their severities, as set by the Felix parameters.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use tortie_compute::{LogSeverity, Parameters};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Standard error.
+    /// Severity of the output to standard error.
     pub screen: LogSeverity,
     pub file: Option<LogFile>,
     pub syslog: Option<LogSeverity>,
-    /// `logDebugFilenameRegex`: of what is for debugging, only lines from source files that match. Empty: all.
+    /// `logDebugFilenameRegex`: debug lines are logged only from source files that match. Empty means all.
     pub debug_files: String,
-    /// `debugDisableLogDropping`: whoever logs waits for a slow disk or a slow syslog instead of losing a line.
+    /// `debugDisableLogDropping`: log calls wait for a slow disk or syslog instead of dropping lines.
     pub keeps_all: bool,
 }
 
@@ -23,26 +23,26 @@ pub struct LogFile {
     pub severity: LogSeverity,
 }
 
-/// What became of lines that were not written.
+/// Counters of log lines that were not written.
 #[derive(Debug, Default)]
 pub struct LogCounters {
-    /// There were too many at once.
+    /// Lines that were dropped because the queue was full.
     pub dropped: AtomicU64,
-    /// The disk or the syslog daemon did not take them.
+    /// Lines that the disk or the syslog daemon did not accept.
     pub errors: AtomicU64,
 }
 
-/// The log of the process. Who runs the node has begun it, since there is something to log before there are settings.
+/// The log of the process. The caller of the node creates it, because lines are logged before the settings are known.
 pub trait Logs: Send + Sync {
-    /// Returns what cannot be done, each with the name of the setting and its value.
+    /// Applies the settings. Returns the settings that cannot be applied, each with its name and value.
     fn follow(&self, settings: &LogSettings) -> Vec<String>;
 
     fn counters(&self) -> Arc<LogCounters>;
 }
 
 impl LogSettings {
-    /// Standard error is read by systemd or by the container runtime, so a file and syslog get the log only if somebody asks for it.
-    /// A path asks for the file, and so does its severity.
+    /// Derives the log settings. systemd or the container runtime collects standard error, so the log goes to a file
+    /// or to syslog only if that is configured. Setting the path or the severity enables the file.
     pub fn of(parameters: &Parameters) -> LogSettings {
         let on = |severity: LogSeverity| severity != LogSeverity::Off;
         let (path, severity) = (&parameters.log_file_path, &parameters.log_severity_file);

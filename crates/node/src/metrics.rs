@@ -1,4 +1,4 @@
-//! Numbers about the daemon, under the names that dashboards know.
+//! Prometheus metrics of the daemon, under the names that Felix uses, so that existing dashboards work.
 
 mod page;
 pub mod wireguard;
@@ -36,7 +36,7 @@ pub struct Metrics {
     strategies: Family<[(&'static str, String); 1], Counter>,
     pub flow: FlowMetrics,
     pub routes: Gauge,
-    /// Addresses of workloads that links of the host answer for.
+    /// Addresses of workloads for which interfaces of the host answer ARP and ND requests.
     pub proxied: Gauge,
     pub updates: Counter,
     pub dataplane_failures: Counter,
@@ -46,24 +46,24 @@ pub struct Metrics {
     pub datastore_failures: Counter,
     rejected_responses: Counter,
     distrusted_lists: Counter,
-    /// Events that are not in the recording, since it has ended.
+    /// Events that are missing in the recording because it has ended.
     pub unrecorded: Gauge,
     pub refused: Gauge,
-    /// 1, or 0 while the kernel refuses the table as a whole.
+    /// 1, or 0 while the kernel refuses the policy table as a whole.
     pub policy_in_force: Gauge,
     /// 1 while Felix's chains are in the kernel beside our policy.
     pub second_engine: Gauge,
     pub address_conflicts: Gauge,
     pub cni_requests: Family<[(&'static str, String); 2], Counter>,
-    /// Connections that were closed because there were too many, by listener.
+    /// Connections that were closed because of the connection limit, by listener.
     pub closed_connections: Family<[(&'static str, String); 1], Counter>,
     pub table: TableMetrics,
     log: LogMetrics,
-    /// From the moment a route was learnt until the kernel has it.
+    /// Time from learning a route until the kernel has it.
     pub fib_lag: Histogram,
 }
 
-/// Lines of the log that were not written.
+/// Log lines that were not written.
 #[derive(Debug, Default)]
 struct LogMetrics {
     counters: OnceLock<Arc<LogCounters>>,
@@ -71,14 +71,15 @@ struct LogMetrics {
     errors: Counter,
 }
 
-/// The table that enforces policy.
+/// The nf_tables table that enforces policy.
 #[derive(Debug, Default)]
 pub struct TableMetrics {
     chains: Gauge,
     rules: Gauge,
     sets: Gauge,
     maps: Gauge,
-    // These count up within a dataplane and begin again with the next, as counters of a process do with the next.
+    // These counters are copied from the dataplane and restart at zero with a new dataplane, as counters do when a
+    // process restarts.
     calls: Counter,
     errors: Counter,
     list_calls: Counter,
@@ -100,11 +101,11 @@ impl TableMetrics {
     }
 }
 
-/// What flows from the datastore through the plan to the kernel.
+/// Updates on their way from the datastore through the plan to the kernel.
 #[derive(Debug, Default)]
 pub struct FlowMetrics {
     pub plan_updates: Counter,
-    /// Taking in what the store says, until the changes of the plan are known.
+    /// Time to process datastore updates into changes of the plan.
     pub plan_time: Summary,
     pub batch: Summary,
     pub first_sync: Gauge<f64, AtomicU64>,
@@ -297,7 +298,7 @@ impl Metrics {
         metrics
     }
 
-    /// How much there is.
+    /// Sets the gauges and counters that describe the size of the plan.
     pub fn count(&self, totals: &Totals) {
         let set = |gauge: &Gauge, number: usize| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         for (gauge, number) in [
@@ -331,11 +332,11 @@ impl Metrics {
     }
 
     pub fn count_lines(&self, of: Arc<LogCounters>) {
-        // The log of a process is one.
+        // A process has only one log, so the counters are set once.
         let _ = self.log.counters.set(of);
     }
 
-    /// The text a scraper gets.
+    /// Renders the metrics in the Prometheus text format.
     pub fn text(&self) -> String {
         if let Some(lines) = self.log.counters.get() {
             counted(&self.log.dropped, lines.dropped.load(Ordering::Relaxed));
@@ -367,12 +368,12 @@ impl Metrics {
     }
 }
 
-/// A counter that somebody else counts.
+/// Sets a counter to a value that is counted elsewhere.
 fn counted(counter: &Counter, number: u64) {
     counter.inner().store(number, Ordering::Relaxed);
 }
 
-/// The names that are known have no `_total` at their end.
+/// Removes the suffix `_total` from Felix metrics, whose established names do not have it.
 fn plain(line: &str) -> String {
     let end = line.find(['{', ' ']).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
