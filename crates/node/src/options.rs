@@ -1,4 +1,4 @@
-//! How the daemon is started.
+//! Command-line options of the node daemon, and the paths derived from them.
 
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 const STATE_DIR: &str = "/var/lib/tortie";
 const RUN_DIR: &str = "/run/tortie";
 const SETTINGS_FILE: &str = "/etc/calico/felix.cfg";
-/// Some hours of a busy node.
+/// Maximum size of a recording in bytes: some hours of a busy node.
 const RECORD_LIMIT: u64 = 256 << 20;
 const CALICO_DIR: &str = "/var/lib/calico";
 
-// No doc comment here: it would become the help of every command that takes these.
+// No doc comment here: clap would use it as the help of every command that takes these options.
 #[derive(Args, Clone, Debug)]
 pub struct NodeArgs {
     /// Directory of the journal of attached containers
     #[arg(long, value_name = "DIR", env = "TORTIE_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Directory of sockets; if given, also of the status files of endpoints, which else are in /var/run/calico
+    /// Directory of sockets; if given, also of the endpoint status files, which are otherwise in /var/run/calico
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = RUN_DIR)]
     pub run_dir: PathBuf,
     /// Directory of the files nodename and mtu, which other software reads [default: /var/lib/calico, or the state
     /// directory if that is given]
     #[arg(long, value_name = "DIR", env = "TORTIE_CALICO_DIR")]
     pub calico_dir: Option<PathBuf>,
-    /// Directory of the passwords of BGP sessions: a directory for each secret, a file for each key
+    /// Directory of the passwords of BGP sessions: one directory per Secret, one file per key
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
     /// Maximum number of routes of one family from a BGP peer; if it is exceeded, the session is closed for five minutes
@@ -44,7 +44,7 @@ pub struct NodeArgs {
         value_parser = clap::value_parser!(u16).range(1..),
     )]
     pub bgp_max_paths: u16,
-    /// Leave BGP to a BIRD 2 that runs beside the node, which writes its configuration
+    /// Leave BGP to a BIRD 2 that runs beside the node; the node writes its configuration
     #[arg(long, env = "TORTIE_BIRD")]
     pub bird: bool,
     /// Configuration file of BIRD, written if BGP is left to it
@@ -67,16 +67,16 @@ pub struct NodeArgs {
     /// the state directory if that is given]
     #[arg(long, value_name = "FILE", env = "TORTIE_FELIX_CONFIG")]
     pub felix_config: Option<PathBuf>,
-    /// File that says where the datastore is, as for calicoctl
+    /// File with the location of the datastore, as for calicoctl
     #[arg(short, long, value_name = "FILE", default_value = tortie_store::Config::DEFAULT_FILE)]
     pub config: PathBuf,
-    /// Record what happens to this node, for `tortie replay`; only its owner can read the file
+    /// Record the events of this node for `tortie replay`; only the owner can read the file
     #[arg(long, value_name = "FILE", env = "TORTIE_RECORD")]
     pub record: Option<PathBuf>,
-    /// Install the CNI plugins and keep them installed; a flag of `tortie node` alone.
+    /// Install the CNI plugins and keep them installed. An option of `tortie node` only.
     #[arg(skip)]
     pub install_cni: bool,
-    /// The recording ends at this size
+    /// Maximum size of the recording, which ends there
     #[arg(long, value_name = "BYTES", env = "TORTIE_RECORD_LIMIT", default_value_t = RECORD_LIMIT)]
     pub record_limit: u64,
 }
@@ -98,12 +98,12 @@ impl NodeArgs {
         }
     }
 
-    /// Whether its directories are those of the one node of a host.
+    /// Returns whether the node uses the default directories, that is, whether it is the only node of its host.
     pub fn is_the_hosts(&self) -> bool {
         self.state_dir == Path::new(STATE_DIR) && self.own_run_dir().is_none()
     }
 
-    /// The directory for what runs, if it is not the usual one.
+    /// Returns the run directory if it is not the default one.
     pub fn own_run_dir(&self) -> Option<&Path> {
         Some(self.run_dir.as_path()).filter(|dir| *dir != Path::new(RUN_DIR))
     }
@@ -112,7 +112,7 @@ impl NodeArgs {
         self.run_dir.join("cni.sock")
     }
 
-    /// Answers questions about the node.
+    /// Returns the path of the socket for queries about the node.
     pub fn query_socket(&self) -> PathBuf {
         self.run_dir.join("node.sock")
     }

@@ -1,5 +1,5 @@
-//! Endpoints that the datastore has for this node and that the journal does not know: another program attached them, for
-//! example the CNI plugin of Calico before this node took over. The CNI service adopts them.
+//! Endpoints that the datastore has for this node and that the journal does not know: another program attached them,
+//! for example the CNI plugin of Calico before this node took over. The CNI service adopts them.
 
 use crate::journal::{Journal, Record};
 use std::collections::BTreeMap;
@@ -9,9 +9,10 @@ use tortie_model::kinds::WorkloadEndpoint;
 use tortie_model::{FeedEvent, Key, Resource, Value};
 use tortie_sync::Feed;
 
-/// Events that wait for the engine beside those in the feed.
+/// Capacity of the channel to the engine, in addition to that of the feed.
 const QUEUE: usize = 64;
-/// A host has some hundred containers; more endpoints than this are a mistake of whoever writes them.
+/// Maximum number of endpoints that wait for adoption. A host has some hundred containers; more endpoints than this
+/// are a mistake of their author.
 const MAX_PENDING_ENDPOINTS: usize = 4096;
 /// Orchestrators whose endpoints are attached by CNI.
 const CNI_ORCHESTRATORS: [&str; 2] = ["k8s", "cni"];
@@ -23,12 +24,12 @@ pub struct PendingEndpoints(Arc<Mutex<Pending>>);
 #[derive(Debug, Default)]
 struct Pending {
     endpoints: BTreeMap<Key, WorkloadEndpoint>,
-    /// Some were left out because of the bound.
+    /// Whether endpoints were left out because of the limit.
     overflowed: bool,
 }
 
 impl PendingEndpoints {
-    /// Returns the same feed; endpoints of `node` in it are compared with the journal before anybody else sees them.
+    /// Returns the same feed. Endpoints of `node` are compared with the journal before the consumer receives them.
     pub fn observe(&self, mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
         let (sender, observed) = mpsc::channel(QUEUE);
         let pending = self.clone();
@@ -43,7 +44,7 @@ impl PendingEndpoints {
         observed
     }
 
-    /// Those that fit, in the order of their keys.
+    /// Returns the matching endpoints, in the order of their keys.
     pub fn select(&self, wanted: impl Fn(&WorkloadEndpoint) -> bool) -> Vec<(Key, WorkloadEndpoint)> {
         let all = self.lock();
         let selected = all.endpoints.iter().filter(|(_, endpoint)| wanted(endpoint));
@@ -54,7 +55,7 @@ impl PendingEndpoints {
         self.lock().endpoints.remove(key);
     }
 
-    /// Whether there were more endpoints than can be adopted.
+    /// Returns whether there were more endpoints than can be adopted.
     pub fn has_overflowed(&self) -> bool {
         self.lock().overflowed
     }
@@ -64,9 +65,9 @@ impl PendingEndpoints {
             FeedEvent::Put { key, value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } => {
                 let is_candidate = endpoint.spec.node == node
                     && CNI_ORCHESTRATORS.contains(&endpoint.spec.orchestrator.as_str())
-                    // A pod that a plugin of another kind has wired has none.
+                    // The container id is empty for a pod whose network another plugin created.
                     && !endpoint.spec.container_id.is_empty()
-                    // A pod that is done, or one that has no network yet.
+                    // A completed pod, or one without a network so far, has no addresses.
                     && !endpoint.spec.ip_networks.is_empty()
                     && !is_known(&|record: &Record| record.endpoint_key().as_ref() == Some(key));
                 let mut pending = self.lock();
@@ -124,7 +125,7 @@ mod tests {
         }
         pending.note(&put(5, "n1", "cni", &address), "n1", |_| true);
         assert_eq!(names(&pending), ["n1-cni-c1-eth0"]);
-        // The container has got a record meanwhile.
+        // The container now has a record in the journal.
         pending.note(&put(1, "n1", "cni", &address), "n1", |_| true);
         assert!(names(&pending).is_empty());
         pending.note(&put(1, "n1", "cni", &address), "n1", |_| false);

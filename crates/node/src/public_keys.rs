@@ -1,6 +1,7 @@
-//! The public keys of the node's WireGuard devices, in its Node: other nodes encrypt for whom they have a key of.
+//! Publishes the public keys of the node's WireGuard devices in the status of its Node object. Other nodes encrypt
+//! the traffic to nodes whose key they know.
 //!
-//! A key is published when the device has it, and taken back when the device is gone.
+//! A key is published when the device has it, and removed when the device is gone.
 
 use crate::state::State;
 use std::collections::BTreeMap;
@@ -11,12 +12,13 @@ use tortie_model::kinds::NodeSpec;
 use tortie_plan::TunnelKind;
 use tortie_store::{Error, Resources};
 
-/// After a failure.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
-/// The part of the node that has trouble with them.
+/// Component name of the warning on the health page.
 const WARNING: &str = "public keys";
 
-/// Keeps the Node as the devices are, for as long as the node runs. `changed` says when others may have changed it.
+/// Keeps the public keys in the Node object equal to those of the devices. Never returns. `changed` signals that
+/// another client may have changed the object.
 pub async fn publish(
     state: Arc<State>,
     resources: Resources,
@@ -40,15 +42,15 @@ pub async fn publish(
                 changed = changed.changed() => changed.is_err(),
             };
             if ended {
-                // With those who would tell the node ends too.
+                // The senders are dropped only when the node stops.
                 std::future::pending::<()>().await;
             }
         };
         match trouble {
             Some(trouble) => {
-                // Once for all attempts that fail.
+                // Log only the first of consecutive failures.
                 if !std::mem::replace(&mut is_logged, true) {
-                    tracing::warn!(trouble, "the node's public keys are not published; will try again");
+                    tracing::warn!(trouble, "cannot publish the public keys of WireGuard; retrying");
                 }
                 drop(tokio::time::timeout(RETRY, news).await);
             }
@@ -63,7 +65,7 @@ pub async fn publish(
 async fn write(resources: &Resources, name: &str, keys: &BTreeMap<TunnelKind, String>) -> Result<(), Error> {
     let mut node = match resources.get_as::<NodeSpec>("", name).await {
         Ok(node) => node,
-        // It has gone; when it comes back we hear of it.
+        // The Node object was deleted. `changed` signals when it exists again.
         Err(Error::DoesNotExist { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -76,6 +78,6 @@ async fn write(resources: &Resources, name: &str, keys: &BTreeMap<TunnelKind, St
     status.wireguard_public_key = v4;
     status.wireguard_public_key_v6 = v6;
     resources.update(node.into()).await?;
-    tracing::info!("the node's public keys are published");
+    tracing::info!("published the public keys of WireGuard");
     Ok(())
 }

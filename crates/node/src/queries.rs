@@ -1,4 +1,4 @@
-//! The socket for people who look: one question and one answer per connection, both JSON.
+//! Serves the query socket for `tortie` commands: one JSON request and one JSON response per connection.
 
 use crate::bgp::{self, Backend};
 use crate::health::Health;
@@ -16,12 +16,12 @@ use tortie_bgp::core::{PeerState, PeerStatus, RouteStatus};
 
 const LIMIT: u64 = 64 << 10;
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Also the slowest reader of an answer is done by then, or is not waited for.
+/// Maximum lifetime of a connection, including a slow reader of the response.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// More are closed: whoever asks may ask again.
+/// Maximum number of concurrent connections. Further ones are closed; the client can retry.
 const AT_ONCE: usize = 64;
 
-/// Who speaks BGP, since when, and when its configuration last changed.
+/// The BGP backend, its start time and the time of its last configuration change.
 #[derive(Clone, Debug)]
 pub struct RunningBgp {
     pub backend: Backend,
@@ -52,7 +52,7 @@ pub async fn serve(path: std::path::PathBuf, state: Arc<State>) {
             let _place = place;
             let answered = tokio::time::timeout(LIFETIME, converse(stream, &state)).await;
             if let Ok(Err(error)) = answered {
-                tracing::debug!(%error, "a query was dropped before its answer");
+                tracing::debug!(%error, "the client closed a query before the response");
             }
         });
     }
@@ -76,7 +76,7 @@ async fn converse(mut stream: UnixStream, state: &State) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// Every parameter with its value in force and where that comes from.
+/// Returns every parameter with its effective value and the source of that value.
 fn settings(state: &State) -> Value {
     let parameters = state.parameters();
     let parameters = parameters.borrow();
@@ -111,8 +111,8 @@ async fn peers(state: &State) -> Result<Value, String> {
     )
 }
 
-/// Whether the sessions of a family (`"v6": true` or `false`) are as far as they must be, the speaker being younger or
-/// older than `"patience"` seconds.
+/// Returns whether the sessions of a family (`"v6": true` or `false`) are ready. Sessions may still be incomplete
+/// until `"patience"` seconds after the start of the speaker.
 async fn ready(state: &State, question: &Value) -> Result<Value, String> {
     let status = running_bgp(state)?.backend.status().await?;
     let patience = question["patience"].as_u64().map_or(bgp::PATIENCE, Duration::from_secs);

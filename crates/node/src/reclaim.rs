@@ -1,8 +1,8 @@
-//! What lives here, by the journal, against what the datastore says of it.
+//! Compares the live attachments in the journal with the datastore, and repairs the datastore.
 //!
-//! A restored backup, a migration or a slip of the hand can make the datastore forget an attachment that lives, or give its
-//! address to somebody else. Whatever it has lost is claimed again and written back; whatever it gives to somebody else is
-//! reported, since only people can say who has to go.
+//! A restored backup, a migration or a manual mistake can make the datastore lose a live attachment, or assign its
+//! address to another one. Lost addresses and endpoints are claimed and written again. Addresses that the datastore
+//! assigns to another holder are only reported, because an operator has to decide which holder to remove.
 
 use crate::cni::Service;
 use crate::engine::Held;
@@ -17,36 +17,37 @@ use tortie_model::kinds::{WorkloadEndpoint, WorkloadEndpointSpec};
 use tortie_model::{ObjectMeta, Resource, Value};
 use tortie_store::{Error, Resources};
 
-/// How many attachments are looked at in one pass, if nothing is known to be lost: the datastore has other work.
+/// Maximum number of attachments checked in one pass unless a loss is known, to limit the load on the datastore.
 const AT_ONCE: usize = 32;
-/// How many conflicts are named on the health page.
+/// Maximum number of conflicts named on the health page.
 const NAMED: usize = 5;
-/// The part of the node that has the warning.
+/// Component name of the warning on the health page.
 const PART: &str = "addresses";
 
-/// Looks after the attachments of this node in turn.
+/// Checks the attachments of this node in turn.
 #[derive(Debug)]
 pub struct Reclaim {
     node: String,
-    /// Where the next pass goes on.
+    /// Index of the first attachment of the next pass.
     next: usize,
-    /// Addresses of live attachments that the datastore gives to somebody else, or that could not be claimed again.
+    /// Addresses of live attachments that the datastore assigns to another holder, or that could not be claimed
+    /// again.
     conflicts: BTreeMap<IpAddr, String>,
 }
 
-/// What has to be written to the datastore.
+/// The write that makes the datastore match the attachment.
 #[derive(Debug, PartialEq)]
 enum Repair {
     Create(Box<WorkloadEndpoint>),
     Update(Box<WorkloadEndpoint>),
 }
 
-/// What lives here, with which the plan begins.
+/// Returns the live attachments, which are part of the initial plan.
 pub fn held(journal: &Journal, node: &str) -> Vec<Held> {
     let held = |record: &Record| {
         let endpoint = endpoint_of(record, node).map(|mut endpoint| {
             if record.chained {
-                // The datastore may have another name for it.
+                // For a chained attachment the datastore may have another interface name.
                 endpoint.spec.interface_name.clone_from(&record.host_interface);
             }
             Value::Resource(endpoint.into())
@@ -65,10 +66,10 @@ impl Reclaim {
         Reclaim { node: node.to_owned(), next: 0, conflicts: BTreeMap::new() }
     }
 
-    /// Looks at all attachments if the datastore is known to have lost one, else at some of them.
+    /// Checks all attachments if the datastore is known to have lost one, else the next [`AT_ONCE`].
     pub async fn run(&mut self, all: bool, service: &Service) {
         let Service { journal, allocator, resources, state, .. } = service;
-        // Whoever locked the datastore moves it elsewhere, or mends it.
+        // A locked datastore is being migrated or repaired.
         if state.is_datastore_locked() {
             return;
         }
@@ -80,25 +81,26 @@ impl Reclaim {
             false => (self.next % records.len(), AT_ONCE),
         };
         let turn: Vec<&Record> = records.iter().cycle().skip(first).take(count).collect();
-        // Each block is read once for all of them; what is not as it should be is read again by itself.
+        // Read each block once for all records. Addresses that differ from the journal are read again one by one.
         let addresses: Vec<IpAddr> = turn.iter().flat_map(|record| record.addresses()).collect();
         let known = allocator.records_of(&addresses).await.unwrap_or_default();
         for record in turn {
-            // While it is looked after, nobody removes it; if it is gone or being removed, what it had goes back.
+            // The lock keeps a DEL from running at the same time. If the attachment was removed since, it must not be
+            // restored.
             let _lock = service.lock(&record.id.container_id).await;
             if journal.get(&record.id).is_none_or(|current| current.phase != Phase::Live) {
                 continue;
             }
             self.reclaim_addresses(record, &known, allocator).await;
             if let Err(error) = self.restore_endpoint(record, resources).await {
-                tracing::warn!(container = record.id.container_id, %error, "could not write the endpoint of a live container back; will be tried again");
+                tracing::warn!(container = record.id.container_id, %error, "cannot restore the endpoint of a live container in the datastore; retrying");
             }
         }
         self.next = first + count;
         self.report(state);
     }
 
-    /// Assigns addresses again that the datastore says are free.
+    /// Assigns addresses again that the datastore considers free.
     async fn reclaim_addresses(
         &mut self,
         record: &Record,
@@ -137,7 +139,7 @@ impl Reclaim {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%address, %error, "cannot see who has the address");
+                    tracing::debug!(%address, %error, "cannot read the allocation of the address");
                     continue;
                 }
             };
@@ -173,7 +175,8 @@ impl Reclaim {
             Err(Error::DoesNotExist { .. }) => None,
             Err(error) => return Err(error),
         };
-        // A pod that is gone cannot be written back, and what is not CNI's in it is not ours to mend.
+        // With Kubernetes as the datastore the endpoint is the pod: a deleted pod cannot be written back, and only
+        // the fields that the CNI plugin sets are ours to repair.
         let container = stored.as_ref().map(|stored| &stored.spec.container_id);
         if resources.client().is_kubernetes() && container.is_none_or(|id| *id == own.spec.container_id) {
             return Ok(());
@@ -192,7 +195,7 @@ impl Reclaim {
                 );
                 Ok(())
             }
-            // Somebody was faster: the next pass sees what came of it.
+            // Another client wrote the endpoint first. The next pass checks the result.
             Err(Error::AlreadyExists { .. } | Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -220,7 +223,7 @@ pub fn is_attachment(bytes: &[u8]) -> bool {
     true
 }
 
-/// The endpoint of an attachment as it was written, or as far as what else is known allows.
+/// Returns the endpoint of an attachment as it was written, or as far as it can be derived from the record.
 pub fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
     let (namespace, name) = record.endpoint.clone()?;
     if let Some(endpoint) = record.workload.clone() {
@@ -232,7 +235,7 @@ pub fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
         meta.creation_timestamp = None;
         return Some(endpoint);
     }
-    // Written by a version that did not keep the endpoint: without labels, under the profile of its network.
+    // A record of an older version without the endpoint: derive it without labels, with the profile of its network.
     let result = record.result.as_ref()?;
     let inside = result.interfaces.iter().find(|interface| interface.name == record.id.ifname);
     let spec = WorkloadEndpointSpec {
@@ -249,7 +252,8 @@ pub fn endpoint_of(record: &Record, node: &str) -> Option<WorkloadEndpoint> {
     Some(WorkloadEndpoint::new(ObjectMeta { name, namespace, ..ObjectMeta::default() }, spec))
 }
 
-/// What is to be written so that the datastore knows the attachment. Labels and profiles are people's to change.
+/// Returns the write that makes the datastore match the attachment. Users may change labels and profiles, so a
+/// difference there is not repaired.
 fn repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<Repair> {
     let Some(mut stored) = stored else { return Some(Repair::Create(Box::new(own))) };
     let wired = |spec: &WorkloadEndpointSpec| {

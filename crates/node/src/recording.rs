@@ -1,5 +1,5 @@
-//! `tortie node --record FILE`: every event that the core takes is written down before it does, and after it a digest of what
-//! the core had the dataplane do, so that a replay can tell whether it does the same.
+//! `tortie node --record FILE`: writes every event before the core handles it, followed by a digest of the resulting
+//! dataplane actions, so that a replay can verify that it produces the same actions.
 
 use crate::engine::{Action, Event, Held, event_to_json, held_to_json};
 use crate::startup::Variables;
@@ -19,7 +19,7 @@ use tortie_sync::record::{BgpHeader, Header, Recorder, VERSION};
 pub struct Recording(Recorder<BufWriter<File>>);
 
 impl Recording {
-    /// Readable by its owner alone: it has what the datastore has.
+    /// Creates the file, readable only by its owner because it contains data of the datastore.
     pub fn create(path: &Path, limit: u64, header: &Header) -> io::Result<Recording> {
         let file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
         tracing::info!(file = %path.display(), limit, "recording the events of this node");
@@ -38,23 +38,23 @@ impl Recording {
         }
     }
 
-    /// What the event just recorded led to.
+    /// Records a digest of the actions that the last event led to.
     pub fn record_actions(&mut self, at: Duration, actions: &[Action]) {
         if let Some(digest) = digest(actions) {
             self.0.record(at, &json!({ DIGEST: digest }));
         }
     }
 
-    /// Events that came after the recording had ended.
+    /// Returns the number of events after the end of the recording.
     pub fn lost(&self) -> u64 {
         self.0.lost()
     }
 }
 
-/// The name of the line that has one.
+/// Key of the lines that hold a digest.
 pub const DIGEST: &str = "digest";
 
-/// Of what the dataplane is to do; nothing if that is nothing.
+/// Returns a digest of the dataplane actions, or None if there are none.
 pub fn digest(actions: &[Action]) -> Option<String> {
     struct Hashed(Sha1);
     impl fmt::Write for Hashed {
@@ -71,7 +71,7 @@ pub fn digest(actions: &[Action]) -> Option<String> {
     Some(hashed.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What the node is before anything happens. Settings that name the datastore stay out: some are secret.
+/// Returns the header of a recording. Settings that concern the datastore are left out, because some are secret.
 pub fn header(
     node: &str,
     variables: &Variables,

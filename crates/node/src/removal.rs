@@ -1,9 +1,9 @@
-//! Whether the end of the daemon is that of Tortie in the cluster, or one of its restarts.
+//! Decides at shutdown whether the daemon is being restarted or Tortie is being removed from the cluster.
 //!
-//! A pod is not told why it has to end. The DaemonSet that it belongs to says it: as long as that is there, another daemon
-//! will take over. With everything else of an installation the right to ask is deleted too; so the daemon watches its own
-//! service account while it may, and whoever is refused afterwards and has seen it go knows. Whatever else happens, the
-//! network stays.
+//! A pod does not learn why it is terminated. If its DaemonSet still exists, a new pod will take over. Deleting an
+//! installation also deletes the permission to read the DaemonSet. Therefore the daemon watches its own service
+//! account: if kube-apiserver rejects the request and the service account is known to be deleted, this is a removal.
+//! In all other cases the network stays.
 
 use crate::startup::Variables;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Error, Limits};
 
 const RETRY: Duration = Duration::from_secs(5);
-/// For the answer at the end, and for the news of the account to arrive.
+/// Timeout for the request at shutdown, and for the deletion of the service account to be reported.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the daemon's pod belongs to.
+/// The DaemonSet and the service account of the daemon's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Membership {
     namespace: String,
@@ -31,18 +31,18 @@ pub struct Removal {
     account_gone: watch::Sender<bool>,
 }
 
-/// What was learnt of the DaemonSet.
+/// The state of the DaemonSet according to kube-apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Stays,
     Deleted,
-    /// We may not ask.
+    /// kube-apiserver rejected the request for lack of permission.
     Refused,
     Unknown,
 }
 
 impl Removal {
-    /// Nothing for a daemon that belongs to no DaemonSet.
+    /// Returns None for a daemon that does not belong to a DaemonSet.
     pub fn of(variables: &Variables, target: Option<&KubernetesTarget>) -> Option<Removal> {
         let given = |name: &str| Some(variables.get(name).to_owned()).filter(|value| !value.is_empty());
         let membership = Membership {
@@ -53,13 +53,13 @@ impl Removal {
         Some(Removal { membership, target: target?.clone(), account_gone: watch::channel(false).0 })
     }
 
-    /// Follows the account; never returns.
+    /// Watches for the deletion of the service account. Never returns.
     pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
         let Removal { membership, target, account_gone } = self;
         let (membership, target, account_gone) = (membership.clone(), target.clone(), account_gone.clone());
         async move {
             while let Err(error) = gone(&target, &membership).await {
-                tracing::debug!(%error, "the service account of the node is not watched; trying again");
+                tracing::debug!(%error, "cannot watch the service account of the node; retrying");
                 tokio::time::sleep(RETRY).await;
             }
             account_gone.send_replace(true);
@@ -67,7 +67,7 @@ impl Removal {
         }
     }
 
-    /// Asked when the daemon has to end.
+    /// Returns whether this shutdown is a removal from the cluster.
     pub async fn is_for_good(&self) -> bool {
         let asked = tokio::time::timeout(PATIENCE, stays(&self.target, &self.membership));
         let answer = match asked.await {
@@ -86,7 +86,7 @@ impl Removal {
             Answer::Deleted => true,
             Answer::Refused => account_gone.await,
         };
-        tracing::info!(?answer, for_good, "asked whether this is a restart");
+        tracing::info!(?answer, for_good, "checked whether this is a restart or a removal");
         for_good
     }
 }

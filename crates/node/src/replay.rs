@@ -1,4 +1,4 @@
-//! `tortie replay FILE`: the core takes the events of a recording, without a kernel and without root.
+//! `tortie replay FILE`: feeds the events of a recording to the core, without a kernel and without root.
 
 use crate::engine::{Action, Core, event_from_json, held_from_json};
 use crate::recording::{DIGEST, digest};
@@ -28,14 +28,14 @@ pub enum ReplayError {
     Write(#[from] io::Error),
 }
 
-/// Prints what the node had its dataplane do, with the time since its start, and the plan at the end. That the node did the
-/// same is said there, or where it first did not, which is an error after everything is printed.
+/// Prints the dataplane actions of the recorded node with the time since its start, and the final plan. Compares the
+/// actions with the recorded digests; a difference is returned as an error after everything has been printed.
 pub fn replay(path: &Path, out: &mut dyn Write) -> Result<(), ReplayError> {
     let open = |error| ReplayError::Open { path: path.display().to_string(), error };
     replay_from(BufReader::new(File::open(path).map_err(open)?), out)
 }
 
-/// The same from anything that can be read.
+/// Like [`replay`], from any reader.
 pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), ReplayError> {
     let (header, mut reader) = Reader::new(input)?;
     let mut core = core(&header).map_err(ReplayError::Header)?;
@@ -62,7 +62,7 @@ pub fn replay_from(input: impl BufRead, out: &mut dyn Write) -> Result<(), Repla
     }
 }
 
-/// The core of a node before anything happened.
+/// Returns the core of the recorded node in its initial state.
 pub fn core(header: &Header) -> Result<Core, FormatError> {
     let environment = Environment::new(header.environment.clone(), header.settings.clone());
     let mut compute = Compute::new(&header.node, environment);
@@ -86,7 +86,7 @@ fn print(at: Duration, action: &Action, out: &mut dyn Write) -> io::Result<()> {
             }
             updates.iter().try_for_each(|update| writeln!(out, "{at} {update:?}"))
         }
-        // What the kernel has goes to BGP as it is.
+        // BGP receives the applied updates unchanged.
         Action::Advertise(_) => Ok(()),
         Action::Answer { waiter, outcome: Ok(()) } => {
             writeln!(out, "{at} answer to request {}: done", waiter.0)

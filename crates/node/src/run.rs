@@ -1,4 +1,5 @@
-//! From an argument list to a running node, in the order in which things must happen.
+//! Starts the node daemon from its command-line options, in the order that the dependencies require, and runs it
+//! until it has to stop.
 
 use crate::cni::{self, Service};
 use crate::engine::{Core, Engine, Requests};
@@ -39,15 +40,15 @@ use tortie_store::{Client, Config, Resources};
 /// In the state directory: the numbers of objects that the node knows.
 const KNOWN_OBJECTS_FILE: &str = "known-objects.json";
 const RETRY: Duration = Duration::from_secs(1);
-/// Causes of a wait for the datastore that are logged.
+/// Maximum number of different causes of a wait for the datastore that are logged.
 const MAX_REPORTED_CAUSES: usize = 32;
 /// Delay before log settings that could not be applied are tried again.
 const LOG_RETRY: Duration = Duration::from_secs(60);
 /// Interval between garbage collections of attachments whose netns vanished without a CNI DEL.
 const COLLECT: Duration = Duration::from_secs(10);
-/// Between looks at the host's addresses, unless AUTODETECT_POLL_INTERVAL says otherwise.
+/// Interval between checks of the host's addresses, unless AUTODETECT_POLL_INTERVAL sets another.
 const ADDRESSES: Duration = Duration::from_secs(60);
-/// Rounds between two looks at what the Kubernetes API says of what is ours: each look is some requests.
+/// Rounds between two reads of our objects from the Kubernetes API, each of which takes several requests.
 const LOOKS: u64 = 60;
 
 #[derive(Debug, thiserror::Error)]
@@ -72,10 +73,10 @@ pub enum RunError {
     Leave(String),
 }
 
-/// Runs until SIGTERM or SIGINT, or until a part of it ends. Nothing is taken away at the end: workloads keep their
-/// network, unless Tortie has been removed from the cluster ([`Removal`]).
+/// Runs until SIGTERM or SIGINT, or until one of its tasks ends. Workloads keep their network afterwards, unless
+/// Tortie has been removed from the cluster ([`Removal`]).
 ///
-/// `logs` goes where the settings say.
+/// `logs` is the log of the process, which follows the settings.
 pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(), RunError> {
     let io = |what: &str| {
         let what = what.to_owned();
@@ -84,7 +85,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
     let variables = Variables::of_process();
-    // Before anything is made: without a datastore there is no node.
+    // Read the settings first: without a datastore nothing must be created on the host.
     let file = args.settings_file();
     let felix = FelixSettings::read(&variables, &file).map_err(io(&file.display().to_string()))?;
     let config = felix.datastore(Config::load(&args.config)?);
@@ -98,7 +99,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     raise_descriptor_limit();
     let name = startup::node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
     let mut tasks = Tasks::default();
-    // The plugins get an answer from the first moment on, even if it is that they must wait.
+    // Bind the CNI socket early: before the node is ready, the plugins get the response to try again later.
     let (service, served) = watch::channel(None);
     let socket = Socket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
     tasks.spawn("the CNI server", cni::serve(socket, served));
@@ -144,7 +145,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn Logs>) -> Result<(
     outcome
 }
 
-/// The node of Kubernetes that this is, if it is one: what Kubernetes knows of it is written there.
+/// Returns the name of this node's Node object in Kubernetes, if there is one. The daemon sets its condition.
 fn described_node(variables: &Variables, name: &str, on_kubernetes: bool) -> Option<String> {
     if variables.get("CALICO_NETWORKING_BACKEND") == "none" {
         return None;
@@ -155,24 +156,25 @@ fn described_node(variables: &Variables, name: &str, on_kubernetes: bool) -> Opt
     }
 }
 
-/// The directories are this daemon's alone.
+/// Locks the directories of this daemon.
 fn lock(args: &NodeArgs) -> Result<Vec<DirLock>, LockError> {
     let mut dirs = vec![args.state_dir.as_path()];
     dirs.extend(Some(args.run_dir.as_path()).filter(|dir| *dir != args.state_dir));
     dirs.into_iter().map(DirLock::acquire).collect()
 }
 
-/// A node with many workloads and sessions needs more descriptors than a shell is given.
+/// Raises the limit of open files: a node with many workloads and sessions needs more than the default soft limit.
 fn raise_descriptor_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 
-/// Before the datastore is asked for anything: its address may be among those that a pod has named.
+/// Removes translations of the host's own traffic to floating addresses. This has to happen before the first request
+/// to the datastore: a pod may have claimed its address as a floating IP.
 async fn free_host_traffic() {
     let freed = match Netns::current() {
         Ok(host) => tortie_dataplane::free_host_traffic(&host).await,
@@ -189,24 +191,25 @@ async fn free_host_traffic() {
     }
 }
 
-/// What is known when the node starts.
+/// The inputs of the start of the node.
 struct Start<'a> {
     args: &'a NodeArgs,
     variables: &'a Variables,
     name: &'a str,
     version: &'a str,
-    /// Where the datastore is.
+    /// Connection to the datastore.
     config: Config,
-    /// How Kubernetes is reached, if there is one.
+    /// Connection to Kubernetes, if there is one.
     orchestrator: Option<KubernetesTarget>,
-    /// Whether it is the datastore too.
+    /// Whether Kubernetes is also the datastore.
     on_kubernetes: bool,
-    /// The node of Kubernetes that this is.
+    /// Name of this node's Node object in Kubernetes.
     described: Option<String>,
 }
 
 impl Start<'_> {
-    /// Returns when the node is ready. What answers probes and queries is returned: it ends when it is dropped.
+    /// Starts all tasks and returns when the node is ready. The returned thread serves probes and queries until it is
+    /// dropped.
     async fn run(
         self,
         service: watch::Sender<Option<Arc<Service>>>,
@@ -311,7 +314,7 @@ impl Start<'_> {
         let allocator = Allocator::following(client, Owner::host(name)).avoiding(journal.clone());
         let made = Service::new(name, host, allocator, resources, requests, journal, state.clone());
         let made = Arc::new(made.asking(orchestrator.clone()).adopting(pending));
-        // Where the orchestrator gives each node a range, the addresses are not ours to hand out.
+        // If the orchestrator assigns a pod CIDR to each node, Calico IPAM does not assign tunnel addresses.
         if variables.get("USE_POD_CIDR") != "true" {
             let node = made.clone();
             tasks.spawn("the addresses of tunnels", async move {
@@ -320,7 +323,7 @@ impl Start<'_> {
         }
         let mut in_sync = state.in_sync();
         tokio::select! {
-            // Fails only if the state is gone, and with it everything else.
+            // Fails only if the state is dropped, which ends the node.
             _ = in_sync.wait_for(|in_sync| *in_sync) => {}
             ended = tasks.ended() => return Err(ended.into()),
         }
@@ -332,7 +335,8 @@ impl Start<'_> {
         }
         service.send_replace(Some(made.clone()));
         tasks.spawn("the garbage collection of attachments", async move {
-            // Nobody waits for the rest: an address that the journal has is not handed out, whatever the datastore says.
+            // The start does not wait for this pass: IPAM never assigns an address that the journal holds, whatever
+            // the datastore says.
             reclaim.run(true, &made).await;
             for collection in 1_u64.. {
                 tokio::time::sleep(COLLECT).await;
@@ -354,20 +358,20 @@ impl Start<'_> {
                 kube_condition::follow(target, node, taint, state.clone()),
             );
         }
-        // Without a reader of standard output the daemon serves all the same.
+        // A closed standard output must not stop the daemon.
         let _ = writeln!(std::io::stdout(), "ready: node {name} on {}", args.socket().display());
         tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");
         Ok(observers)
     }
 }
 
-/// Why the node waits for the datastore, for the log and the health page.
+/// Reports why the node waits for the datastore, in the log and on the health page.
 fn report_wait(state: &State, error: &impl std::fmt::Display) {
     tracing::warn!(%error, "waiting for the datastore; trying again every second");
     state.set_trouble("datastore", Some(format!("waiting for the datastore: {error}")));
 }
 
-/// Waits for the datastore, which then knows the node.
+/// Registers the node in the datastore, and retries while the datastore is unavailable.
 async fn register(
     resources: &Resources,
     variables: &Variables,
@@ -389,7 +393,7 @@ async fn register(
     }
 }
 
-/// Answers probes, scrapers and people.
+/// Starts the thread that serves probes, metrics and queries.
 fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io::Result<Aside> {
     let work = tokio::runtime::Handle::current();
     let (aside, end) = Aside::start("observers", move || async move {
@@ -401,7 +405,7 @@ fn observers(state: Arc<State>, queries: PathBuf, tasks: &mut Tasks) -> std::io:
         );
     })?;
     tasks.spawn("the thread of health and metrics", async {
-        // Nothing is ever sent: it is dropped.
+        // The sender is dropped without sending a value.
         let _ = end.await;
     });
     Ok(aside)
@@ -419,7 +423,7 @@ async fn follow_log_settings(state: Arc<State>, logs: Arc<dyn Logs>) {
         }
         state.set_warning("log", (!problems.is_empty()).then(|| problems.join("; ")));
         known = problems;
-        // A disk can come back, and syslog can begin later than the node.
+        // Retry failed settings: a disk may become available again, and syslog may start after the node.
         let again = async {
             match known.is_empty() {
                 true => std::future::pending().await,
@@ -437,7 +441,8 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
     let given = variables.get("AUTODETECT_POLL_INTERVAL").parse::<tortie_model::scalar::Duration>().ok();
     let interval =
         given.and_then(|given| given.to_std()).filter(|given| !given.is_zero()).unwrap_or(ADDRESSES);
-    // Elsewhere somebody may have changed the node; the Kubernetes API is asked rarely when nothing has changed here.
+    // Another client may have changed the Node object, so it is compared in every round; with Kubernetes only every
+    // [`LOOKS`] rounds unless the addresses change here, to save requests.
     let rounds = if resources.client().is_kubernetes() { LOOKS } else { 1 };
     let mut compared = startup::Compared::default();
     for round in 0_u64.. {
@@ -446,7 +451,7 @@ async fn follow_addresses(resources: Resources, variables: Variables, name: Stri
             compared = startup::Compared::default();
         }
         if let Err(error) = startup::refresh_addresses(&resources, &variables, &name, &mut compared).await {
-            tracing::warn!(%error, "the addresses of the host cannot be read; the node keeps its own, trying again");
+            tracing::warn!(%error, "cannot detect the addresses of the host; the node keeps its current addresses; retrying");
         }
     }
 }
