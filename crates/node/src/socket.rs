@@ -1,4 +1,4 @@
-//! Unix sockets of the daemon: for root alone, and removed only by the daemon that made them.
+//! Unix sockets of the daemon, accessible only to root and removed only by the daemon that created them.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,12 +9,12 @@ use tokio::net::{UnixListener, UnixStream};
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode: what is at the path later may be another daemon's.
+    /// Device and inode of the socket, because another daemon may later replace it at the same path.
     made: (u64, u64),
 }
 
 impl Socket {
-    /// Takes the place of what a former daemon left there. The caller holds the lock of the directory.
+    /// Creates the socket and replaces one that an earlier daemon left. The caller holds the lock of the directory.
     pub fn bind(path: &Path) -> io::Result<Socket> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -33,7 +33,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|there| there == self.made) {
-            // What stays is removed by the next daemon.
+            // If this fails, the next daemon removes the socket.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! What the parts of the daemon know about each other: is the store heard, is the kernel programmed, which settings hold.
+//! State that the tasks of the daemon share: health, the effective settings, and the workloads of the plan.
 
 use crate::http::Denials;
 use crate::metrics::Metrics;
@@ -16,7 +16,7 @@ use tortie_plan::{TunnelKind, Update, Workload, WorkloadId};
 
 #[derive(Debug)]
 pub struct State {
-    /// The node's name.
+    /// Name of the node.
     pub host: String,
     pub metrics: Metrics,
     pub denials: Denials,
@@ -35,19 +35,19 @@ pub struct State {
 
 #[derive(Debug, Default)]
 struct Facts {
-    /// By the part that has it.
+    /// Errors that make the node unready, by component.
     troubles: BTreeMap<String, String>,
-    /// What works in part, by the part; the node goes on.
+    /// Limitations that do not make the node unready, by component.
     warnings: BTreeMap<String, String>,
-    /// Objects that cannot take effect.
+    /// Objects of the datastore that cannot take effect, with the reason.
     problems: BTreeMap<String, String>,
-    /// Chains and sets that the kernel does not take: what they guard is closed.
+    /// Chains and sets that the kernel refuses. The endpoints that they guard are closed.
     refused: BTreeMap<String, String>,
     datastore_locked: bool,
-    /// In the plan of this node.
+    /// The workloads in the plan of this node.
     workloads: BTreeMap<WorkloadId, Workload>,
     changed: BTreeSet<WorkloadId>,
-    /// Where the node speaks BGP.
+    /// The BGP backend, if BGP is enabled.
     running: Option<RunningBgp>,
 }
 
@@ -75,7 +75,7 @@ impl State {
         self.parameters.subscribe()
     }
 
-    /// What is wrong with them, or set without effect, is logged once and stays on the health page.
+    /// Sets the effective parameters. Invalid or ineffective settings are logged once and stay on the health page.
     pub fn set_parameters(&self, parameters: &Parameters) {
         let mut new = Vec::new();
         let differs = self.parameters.send_if_modified(|known| {
@@ -88,7 +88,7 @@ impl State {
             differs
         });
         for warning in &new {
-            tracing::warn!(warning, "a setting does not do what it says; `tortie settings` shows what holds");
+            tracing::warn!(warning, "invalid or ineffective setting; `tortie settings` shows the effective values");
         }
         if differs {
             let warnings = parameters.warnings();
@@ -96,13 +96,13 @@ impl State {
         }
     }
 
-    /// How long a part of the daemon may be silent, where somebody has set it.
+    /// Returns the configured liveness timeouts by component.
     pub fn health_timeouts(&self) -> BTreeMap<String, Duration> {
         let parameters = self.parameters.borrow();
         let mut limits =
             BTreeMap::from([("dataplane-loop".to_owned(), parameters.dataplane_watchdog_timeout)]);
         for (name, limit) in &parameters.health_timeout_overrides.0 {
-            // The parts by which the reference calls them.
+            // Translate the component names of Felix to ours.
             let name = match name.as_str() {
                 "InternalDataplaneMainLoop" => "dataplane-loop",
                 "CalculationGraph" => "engine",
@@ -113,7 +113,7 @@ impl State {
         limits
     }
 
-    /// The store has been heard and the kernel has the plan.
+    /// Becomes true once the snapshot of the datastore is complete and the kernel has the plan.
     pub fn in_sync(&self) -> watch::Receiver<bool> {
         self.in_sync.subscribe()
     }
@@ -127,7 +127,7 @@ impl State {
         self.in_sync.send_replace(true);
     }
 
-    /// The MTU of workloads, and why it is that; `None` while it is not known.
+    /// Returns the MTU of workloads and the reason for it; `None` while it is unknown.
     pub fn mtu(&self) -> Option<MtuChoice> {
         self.mtu.borrow().clone()
     }
@@ -144,7 +144,7 @@ impl State {
         });
     }
 
-    /// Of the WireGuard devices; `None` while it is not known which there are.
+    /// The public keys of the WireGuard devices; `None` while it is unknown which devices exist.
     pub fn public_keys(&self) -> watch::Receiver<Option<BTreeMap<TunnelKind, String>>> {
         self.public_keys.subscribe()
     }
@@ -153,12 +153,12 @@ impl State {
         self.public_keys.send_replace(Some(keys));
     }
 
-    /// Next hops that routes lead to and the kernel has no way to.
+    /// Next hops of routes to which the kernel has no route.
     pub fn unreachable(&self) -> watch::Receiver<BTreeSet<IpAddr>> {
         self.unreachable.subscribe()
     }
 
-    /// Machines on their way here that have said that they run.
+    /// Virtual machines in live migration to this node that have announced themselves on their link.
     pub fn announced(&self) -> watch::Receiver<BTreeSet<WorkloadId>> {
         self.announced.subscribe()
     }
@@ -171,12 +171,12 @@ impl State {
         self.unreachable.send_replace(next_hops);
     }
 
-    /// The datastore has lost an endpoint that lives here: it may have lost more.
+    /// Records that the datastore lost the endpoint of a live attachment. It may have lost more.
     pub fn note_lost(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Whether anything was lost since the last time.
+    /// Returns whether [`State::note_lost`] was called since the last call of this function.
     pub fn take_lost(&self) -> bool {
         self.lost.swap(false, Ordering::Relaxed)
     }
@@ -193,7 +193,7 @@ impl State {
         self.lock().troubles.clone()
     }
 
-    /// Something does not keep the node from its work, but people should know.
+    /// Sets or clears a warning about a component. A warning does not make the node unready.
     pub fn set_warning(&self, part: &str, warning: Option<String>) {
         let mut facts = self.lock();
         match warning {
@@ -206,7 +206,7 @@ impl State {
         self.lock().warnings.clone()
     }
 
-    /// Returns those that are new.
+    /// Replaces the problems. Returns those that are new.
     pub fn set_problems(&self, problems: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut facts = self.lock();
         let mut new = problems.clone();
@@ -232,7 +232,7 @@ impl State {
         self.lock().datastore_locked = !ready;
     }
 
-    /// Somebody has locked the datastore, for a migration or the like.
+    /// Returns whether an operator has locked the datastore, for example for a migration.
     pub fn is_datastore_locked(&self) -> bool {
         self.lock().datastore_locked
     }
@@ -246,14 +246,14 @@ impl State {
         }
     }
 
-    /// The speaker has been given another configuration.
+    /// Records that the speaker got a new configuration.
     pub fn note_configured(&self) {
         if let Some(running) = &mut self.lock().running {
             running.configured = std::time::SystemTime::now();
         }
     }
 
-    /// Returns when the node began to speak BGP, or ceased to, since it was last called.
+    /// Waits until the BGP backend has started or stopped since the last call.
     pub async fn running_bgp_changed(&self) {
         self.running_bgp_changed.notified().await;
     }
@@ -262,7 +262,7 @@ impl State {
         self.lock().running.clone()
     }
 
-    /// Remembers which workloads are in the plan.
+    /// Tracks the workloads in the plan.
     pub fn note(&self, updates: &[Update]) {
         let mut facts = self.lock();
         for update in updates {
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// The plan has these workloads and no others.
+    /// Replaces the set of workloads in the plan.
     pub fn set_workloads(&self, workloads: &BTreeMap<WorkloadId, Workload>) {
         let mut facts = self.lock();
         let old = std::mem::replace(&mut facts.workloads, workloads.clone());
@@ -285,7 +285,7 @@ impl State {
         self.workloads_changed.notify_one();
     }
 
-    /// Returns when workloads came, changed or went since [`State::take_changed`].
+    /// Waits until workloads were added, changed or removed since [`State::take_changed`].
     pub async fn workloads_changed(&self) {
         self.workloads_changed.notified().await;
     }

@@ -1,4 +1,5 @@
-//! What the node reports: to the store that it lives, to the store and in files how its endpoints are.
+//! Reports the status of the node: heartbeats and endpoint states to the datastore, endpoint states to files, and the
+//! reports of the dataplane to the shared state.
 
 use crate::endpoint_files::EndpointFiles;
 use crate::health::{FELIX, MTU, OFFLOAD, OVERRULED, POLICY, PROXIED, TUNNELS};
@@ -18,16 +19,16 @@ use tortie_model::{Key, Value};
 use tortie_plan::{EndpointId, Workload, WorkloadId};
 use tortie_store::Client;
 
-/// Before the first heartbeat.
+/// Delay before the first heartbeat.
 const FIRST: Duration = Duration::from_secs(10);
-/// How often settings are looked at while heartbeats are off.
+/// Interval between checks of the settings while there is nothing to report.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Warning about a Felix that was started beside the node.
 const SECOND_ENGINE: &str = "Felix's chains are in the kernel beside our policy: two policy engines, and each drops what it \
     denies; stop calico-node, or stop this node and run `tortie node --leave`";
 
-/// Says from time to time that the node lives, if the settings want it.
+/// Writes heartbeats to the datastore at the configured interval, if enabled.
 pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
     if !client.keeps_statuses() {
         return std::future::pending().await;
@@ -57,13 +58,14 @@ pub async fn heartbeats(state: Arc<State>, client: Client, host: String) {
         };
         match written.await {
             Ok(_) => first = false,
-            Err(error) => tracing::debug!(%error, "heartbeat not written"),
+            Err(error) => tracing::debug!(%error, "cannot write the heartbeat"),
         }
         tokio::time::sleep(interval).await;
     }
 }
 
-/// Takes in what the dataplane reports, and writes endpoint states to the store and to files as the settings want it.
+/// Handles the reports of the dataplane, and writes endpoint states to the datastore and to files if the settings
+/// enable that.
 pub async fn endpoints(
     state: Arc<State>,
     client: Client,
@@ -119,7 +121,8 @@ async fn next(reports: &mut Option<Reports>) -> Option<Report> {
     }
 }
 
-/// The directory below which endpoints have files: as set, else the given one for what runs, else the usual.
+/// Returns the parent directory of the endpoint status files: the configured one, else a custom run directory, else
+/// the default. Returns None if the files are disabled.
 fn status_prefix(parameters: &Parameters, run_dir: Option<&Path>) -> Option<PathBuf> {
     let prefix = &parameters.endpoint_status_path_prefix;
     let prefix = match run_dir {
@@ -129,7 +132,8 @@ fn status_prefix(parameters: &Parameters, run_dir: Option<&Path>) -> Option<Path
     Some(prefix).filter(|prefix| !prefix.as_os_str().is_empty())
 }
 
-/// Has the files where they are wanted. What a former run left of endpoints that are no more is removed.
+/// Opens the directory of the files, or closes it after the setting changed. Files of endpoints that no longer exist
+/// are removed.
 fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State, writer: &Writer) {
     if files.as_ref().map(|files| prefix.is_some_and(|prefix| files.is_below(prefix))) == prefix.map(|_| true)
     {
@@ -152,13 +156,13 @@ fn open(files: &mut Option<EndpointFiles>, prefix: Option<&Path>, state: &State,
     }
 }
 
-/// Has a file for the endpoint if it is up.
+/// Writes the file of an endpoint that is up, and removes it otherwise.
 fn show(files: &mut Option<EndpointFiles>, writer: &Writer, id: &WorkloadId, workload: Option<&Workload>) {
     let Some(files) = files else { return };
     let state = writer.wanted.get(&EndpointId::Workload(id.clone())).and_then(Option::as_ref);
     report(match (workload, state) {
         (Some(workload), Some(WorkloadState::Up)) => files.put(id, workload),
-        // A former run may have left one that is still true.
+        // The state is not known yet. A file of an earlier run may still be correct, so keep it.
         (Some(_), None) => Ok(()),
         _ => files.remove(id),
     });
@@ -206,7 +210,7 @@ fn take_in(state: &State, report: Report) {
             if !text.is_empty() {
                 tracing::warn!(
                     reason = text,
-                    "what policy allows may be dropped by chains that are not ours"
+                    "chains of other programs may drop traffic that policy allows"
                 );
             }
             state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));
@@ -218,7 +222,7 @@ fn take_in(state: &State, report: Report) {
             if let Some(reason) = &reason {
                 tracing::warn!(
                     reason,
-                    "nftablesFlowTableOffload: the kernel refuses the flow table; connections take the usual way"
+                    "nftablesFlowTableOffload: the kernel refuses the flow table; connections are not offloaded"
                 );
             }
             state.set_warning(OFFLOAD, reason);
@@ -243,7 +247,7 @@ fn take_in(state: &State, report: Report) {
     }
 }
 
-/// Names some of the workloads whose packets may be too large for the way.
+/// Returns a warning with some of the workloads whose MTU is larger than that of the path.
 fn oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
     const SHOWN: usize = 3;
     let shown: Vec<String> =
@@ -266,14 +270,14 @@ struct Writer {
 }
 
 impl Writer {
-    /// What is no longer in the plan has no state.
+    /// Clears the state of a workload that is no longer in the plan.
     fn note(&mut self, id: &WorkloadId, lives: bool) {
         if !lives && let Some(state) = self.wanted.get_mut(&EndpointId::Workload(id.clone())) {
             *state = None;
         }
     }
 
-    /// Host endpoints are these, and no others.
+    /// Replaces the states of all host endpoints.
     fn note_hosts(&mut self, states: BTreeMap<String, WorkloadState>) {
         for (_, state) in self.wanted.range_mut(EndpointId::Host(String::new())..) {
             *state = None;
@@ -285,7 +289,8 @@ impl Writer {
         self.wanted.iter().find(|(id, state)| self.written.get(*id) != Some(*state)).map(|(id, _)| id)
     }
 
-    /// One at a time, so that a node full of endpoints does not storm the store.
+    /// Writes one endpoint state. Writing one at a time keeps a node with many endpoints from overloading the
+    /// datastore.
     async fn write_one(&mut self, region: &str) {
         let Some(id) = self.next().cloned() else { return };
         let Some(state) = self.wanted.get(&id).cloned() else { return };
@@ -324,7 +329,7 @@ impl Writer {
             Ok(()) => {
                 self.written.insert(id, state);
             }
-            Err(error) => tracing::debug!(%error, "endpoint status not written"),
+            Err(error) => tracing::debug!(%error, "cannot write the status of an endpoint"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The tasks that make up the daemon. None of them ends by itself: one that does ends the process, which is then started
-//! again by whoever supervises it. The kernel keeps what it has meanwhile.
+//! The tasks of the daemon. None of them returns in normal operation: if one ends, the process ends and its
+//! supervisor restarts it. The kernel keeps its state in the meantime.
 
 use crate::state::State;
 use std::collections::HashMap;
@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{Id, JoinSet};
 
-/// Between looks at whether the BGP speaker answers.
+/// Interval between checks whether the BGP speaker responds, and the timeout of a check.
 const LOOK: Duration = Duration::from_secs(5);
-/// For the others to end in when one has: a part that panics takes those with it that hear from it, and they may be seen first.
+/// Time to wait for further tasks after one has ended: a task that panics closes its channels, and tasks that read
+/// from them may end and be noticed first.
 const AFTERMATH: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub struct TaskEnded {
 }
 
 impl TaskEnded {
-    /// Tasks are not cancelled: one that returned has no reason to give.
+    /// Returns whether the task panicked. Tasks are never cancelled, and a task that returned has no reason.
     fn has_panicked(&self) -> bool {
         !self.reason.is_empty()
     }
@@ -39,12 +40,12 @@ impl Tasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Returns when none of them is at work any more.
+    /// Cancels all tasks and waits until they have ended.
     pub async fn stop(&mut self) {
         self.running.shutdown().await;
     }
 
-    /// Returns when one of the tasks has ended, and names the one that began it: the one that panicked if one did.
+    /// Waits until a task has ended, and returns the one that caused it: the task that panicked, if one did.
     pub async fn ended(&mut self) -> TaskEnded {
         let first = self.next_ended().await;
         let panicked = async {
@@ -71,7 +72,8 @@ impl Tasks {
     }
 }
 
-/// A thread of its own, so that probes are answered whatever the rest of the daemon does. Ends when it is dropped.
+/// A separate thread with its own runtime, so that probes are answered even if the rest of the daemon is blocked. The
+/// thread ends when this is dropped.
 #[derive(Debug)]
 pub struct Aside {
     stop: Option<oneshot::Sender<()>>,
@@ -79,7 +81,7 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// The receiver hears of the end of the thread.
+    /// Starts the thread. The receiver completes when the thread ends.
     pub fn start<F: Future<Output = ()>>(
         name: &str,
         work: impl FnOnce() -> F + Send + 'static,
@@ -104,13 +106,13 @@ impl Drop for Aside {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has ended, one way or the other.
+            // The thread has ended, with or without a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Gives the signs of life of the BGP speaker: it answers, or there is none to answer.
+/// Records a sign of life of the BGP speaker while it responds, or while there is no speaker.
 pub async fn watch_speaker(state: Arc<State>) {
     let heartbeat = state.liveness.part("bgp-speaker");
     loop {
@@ -150,7 +152,7 @@ mod tests {
         tasks.spawn("the status of endpoints", async move { assert!(heard.recv().await.is_none()) });
         tasks.spawn("the engine", async move {
             drop(reports);
-            // The other ends first.
+            // The other task ends first.
             tokio::time::sleep(AFTERMATH / 10).await;
             panic!("a bug");
         });

@@ -1,7 +1,8 @@
-//! The addresses of the node's tunnels: allocated while a pool asks for tunnels, written to the Node, given back after.
+//! Assigns the addresses of the node's tunnels: allocates them while a pool requires tunnels, writes them to the Node
+//! object, and releases them afterwards.
 //!
-//! An address is recorded under a handle of its own before the Node says it, and leaves the Node before it is given
-//! back: whatever is killed whenever, the next look finds the handle and puts it right.
+//! An address is allocated under its own handle before it is written to the Node object, and removed from the Node
+//! object before it is released. After a crash at any point, the next pass finds the handle and corrects the state.
 
 use crate::state::State;
 use std::net::IpAddr;
@@ -14,14 +15,14 @@ use tortie_model::kinds::{IPPoolSpec, Node, NodeBGPSpec, NodeSpec, NodeWireguard
 use tortie_model::{FeedEvent, KeyRange, Kind};
 use tortie_store::{Client, Resources};
 
-/// After a failure.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// How often a Node that others change meanwhile is tried again.
+/// Maximum number of attempts if other clients change the Node object concurrently.
 const ATTEMPTS: usize = 10;
-/// The part of the node that has trouble with them.
+/// Component name of the warning on the health page.
 const WARNING: &str = "tunnel addresses";
 
-/// The tunnels whose addresses are looked after here.
+/// The tunnels whose addresses this module assigns.
 const LOOKED_AFTER: [Tunnel; 5] = Tunnel::ALL;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +35,7 @@ enum Failure {
     Contended,
 }
 
-/// Says when pools or the node itself may have changed.
+/// Returns a receiver that signals when pools or this node's Node object may have changed.
 pub fn follow(client: &Client, node: &str) -> watch::Receiver<()> {
     let own = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: node.to_owned() };
     let mut feed = tortie_sync::follow(client, vec![KeyRange::all(Kind::IPPool), own], || {});
@@ -50,7 +51,7 @@ pub fn follow(client: &Client, node: &str) -> watch::Receiver<()> {
     receiver
 }
 
-/// Keeps the addresses as the pools want them, for as long as the node runs.
+/// Keeps the tunnel addresses as the pools require. Never returns.
 pub async fn keep(
     allocator: &Allocator,
     resources: &Resources,
@@ -67,9 +68,9 @@ pub async fn keep(
         if trouble != reported {
             match &trouble {
                 Some(trouble) => {
-                    tracing::warn!(trouble, "the addresses of tunnels are not as the pools want them")
+                    tracing::warn!(trouble, "cannot assign the tunnel addresses that the pools require; retrying")
                 }
-                None => tracing::info!("the addresses of tunnels are as the pools want them"),
+                None => tracing::info!("the tunnel addresses match the pools"),
             }
             reported.clone_from(&trouble);
         }
@@ -80,7 +81,7 @@ pub async fn keep(
                 changed = parameters.changed() => changed.is_err(),
             };
             if ended {
-                // The feed has ended, and with it the node.
+                // The feed has ended, and the node is stopping.
                 std::future::pending::<()>().await;
             }
         };
@@ -91,13 +92,13 @@ pub async fn keep(
     }
 }
 
-/// One look: every tunnel has the address it should have, and the Node says so.
+/// Runs one pass: assigns each tunnel its address and writes the addresses to the Node object.
 async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: bool) -> Result<(), Failure> {
     let name = &allocator.owner().name;
     for _ in 0..ATTEMPTS {
         let node = match resources.get_as::<NodeSpec>("", name).await {
             Ok(node) => node,
-            // Who deletes the Node has its addresses released.
+            // The addresses are released by the client that deletes the Node object.
             Err(tortie_store::Error::DoesNotExist { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -127,7 +128,7 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
                     }
                     set(&mut written, tunnel, address);
                 }
-                // The others are looked after all the same.
+                // Continue with the other tunnels.
                 Err(error) => failure = Some(Failure::from(error)),
             }
         }
@@ -135,7 +136,7 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
             match resources.update(written.into()).await {
                 Ok(_) => {
                     for (tunnel, address) in &assigned {
-                        tracing::info!(?tunnel, ?address, "the tunnel has got an address");
+                        tracing::info!(?tunnel, ?address, "assigned an address to the tunnel");
                     }
                 }
                 Err(tortie_store::Error::Conflict { .. }) => continue,
@@ -145,7 +146,7 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
                 }
             }
         }
-        // The Node does not name them any more.
+        // Release the addresses only now that the Node object does not contain them any more.
         for (tunnel, current) in ended {
             allocator.release_tunnel(tunnel, current).await?;
         }
@@ -154,11 +155,11 @@ async fn reconcile(allocator: &Allocator, resources: &Resources, hosts_encrypt: 
     Err(Failure::Contended)
 }
 
-/// What was assigned for a Node that could not be written.
+/// Releases addresses that were assigned for a Node object that could not be written.
 async fn give_back(allocator: &Allocator, assigned: &[(Tunnel, Option<IpAddr>)]) {
     for (tunnel, address) in assigned {
         if let Err(error) = allocator.release_tunnel(*tunnel, *address).await {
-            tracing::warn!(%error, ?tunnel, "the address of a tunnel is not given back yet; the next look does it");
+            tracing::warn!(%error, ?tunnel, "cannot release the address of a tunnel; the next pass retries");
         }
     }
 }
@@ -183,7 +184,7 @@ fn set(node: &mut Node, tunnel: Tunnel, address: Option<IpAddr>) {
         Tunnel::VxlanV6 => spec.ipv6_vxlan_tunnel_addr = text,
         Tunnel::Ipip => {
             spec.bgp.get_or_insert_default().ipv4_ipip_tunnel_addr = text;
-            // An object with nothing in it is refused.
+            // The API rejects an empty object.
             spec.bgp = spec.bgp.take().filter(|bgp| *bgp != NodeBGPSpec::default());
         }
         Tunnel::WireguardV4 | Tunnel::WireguardV6 => {

@@ -1,8 +1,8 @@
-//! What Kubernetes says of the pods on this node, put right by what CNI has wired here.
+//! Corrects the endpoints of pods on this node, as derived from Kubernetes, with the data of the CNI journal.
 //!
-//! The addresses of a pod are in its status, which kubelet writes: for a while after a pod got a new sandbox they are those
-//! of the former one. Whoever wired the new one knows better. And where another plugin has wired it, its interface has a name that
-//! nobody else knows.
+//! The addresses of a pod come from its status, which kubelet writes: for a while after the pod got a new sandbox
+//! they are those of the previous one, while the journal has the new ones. If another plugin created the interface,
+//! only the journal knows its name.
 
 use crate::journal::{Journal, Phase};
 use ipnet::IpNet;
@@ -12,21 +12,21 @@ use tokio::sync::mpsc;
 use tortie_model::{FeedEvent, Key, Resource, Value};
 use tortie_sync::Feed;
 
-/// Events that wait for the engine beside those in the feed.
+/// Capacity of the channel to the engine, in addition to that of the feed.
 const QUEUE: usize = 64;
 
-/// What an attachment has, or is about to have.
+/// The network of an attachment, according to the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wired {
     addresses: Vec<IpAddr>,
-    /// Where it is not the one that follows from the names of namespace and pod.
+    /// The interface name, if it is not the one derived from namespace and pod name.
     interface: Option<String>,
-    /// The floating addresses that ADD has granted, if that is known. Annotations of a running pod do not add to them:
-    /// ADD alone knows whether the network allows them.
+    /// The floating addresses that ADD granted, if known. Annotations of a running pod do not add to them, because
+    /// only ADD checks whether the network allows them.
     floating: Option<Vec<String>>,
 }
 
-/// The same feed with attachments as they are wired.
+/// Returns the same feed with corrected endpoints.
 pub fn corrected(mut feed: Feed, journal: Arc<Journal>, node: String) -> Feed {
     let (sender, corrected) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
@@ -54,7 +54,7 @@ fn floating_addresses(endpoint: &serde_json::Value) -> Vec<String> {
     nats.filter_map(|nat| nat["externalIP"].as_str()).map(str::to_owned).collect()
 }
 
-/// An endpoint without addresses is left so: its pod is done.
+/// Corrects an endpoint of this node. An endpoint without addresses is left alone, because its pod has completed.
 fn correct(event: &mut FeedEvent, node: &str, wired: impl Fn(&Key) -> Option<Wired>) {
     let FeedEvent::Put { key, value: Value::Resource(Resource::WorkloadEndpoint(endpoint)), .. } = event
     else {
