@@ -222,7 +222,7 @@ fn take_in(state: &State, report: Report) {
             if let Some(reason) = &reason {
                 tracing::warn!(
                     reason,
-                    "nftablesFlowTableOffload: the kernel refuses the flow table; connections are not offloaded"
+                    "nftablesFlowTableOffload: the kernel refuses the flow table; connections take the usual way"
                 );
             }
             state.set_warning(OFFLOAD, reason);

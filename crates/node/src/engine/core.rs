@@ -1,7 +1,7 @@
 //! The decisions of the node, without I/O and without a clock: events in, actions out.
 //!
-//! Until the whole datastore has been read once, nothing is touched in the kernel; while the datastore is silent,
-//! everything stays as it is. What CNI has attached, only CNI takes away.
+//! The kernel is not changed until the snapshot of the datastore is complete, and nothing changes while the datastore
+//! is unavailable. A workload that CNI attached is removed only by CNI.
 
 use super::event::{Action, Event, Failure, LearntRoute, Refusal, WaiterId};
 use super::waiters::{Waiters, Wanted};
@@ -13,7 +13,7 @@ use tortie_model::{FeedEvent, Key, Kind, Resource, Revision, Value};
 use tortie_plan::bgp::Install;
 use tortie_plan::{Learnt, Migration, NextHop, Plan, Settings, Update, WorkloadId};
 
-/// Between attempts to start the dataplane.
+/// Delay between attempts to start the dataplane.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -23,24 +23,25 @@ pub struct Core {
     dataplane: Dataplane,
     in_sync: bool,
     datastore_ready: bool,
-    /// The datastore has deleted an endpoint that is held, or had not got it from the beginning.
+    /// The datastore deleted the endpoint of a held attachment, or did not have it in its snapshot.
     lost: bool,
-    /// Endpoints that are held and that the datastore has not spoken of, until all has been heard once.
+    /// Held endpoints that the feed has not delivered; emptied when the snapshot is complete.
     unheard: HashSet<Key>,
-    /// Endpoints of live attachments: only CNI takes them away.
+    /// Endpoints of live attachments. Only CNI removes them.
     held: HashSet<Key>,
-    /// Endpoints that CNI wrote or deleted and that the datastore's watch has not delivered yet: older news is stale.
+    /// Endpoints that CNI wrote or deleted and that the watch has not delivered yet. Older events about them are
+    /// stale.
     written: BTreeMap<Key, Written>,
     waiters: Waiters,
-    /// From BGP, not yet given to the dataplane.
+    /// Updates from BGP that have not been sent to the dataplane yet.
     learnt: Vec<Update>,
     advertisements: Advertisements,
-    /// Until when routes to machines that have come here are better than normal.
+    /// Virtual machines that have migrated here, with the time until which their routes keep a higher priority.
     settling: BTreeMap<WorkloadId, Duration>,
     planned: u64,
 }
 
-/// What the dataplane does.
+/// The state of the dataplane.
 #[derive(Debug)]
 enum Dataplane {
     Down { retry_at: Duration },
@@ -49,16 +50,17 @@ enum Dataplane {
     Applying(Settings),
 }
 
-/// What CNI did to an endpoint in the datastore.
+/// The last write of CNI to an endpoint in the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Written {
     Put(Revision),
-    /// The last revision at which it was there.
+    /// The last revision at which the endpoint existed.
     Deleted(Revision),
 }
 
 impl Written {
-    /// Where revisions have no order nothing is outdated: what the datastore says next puts it right.
+    /// Returns whether a put with this revision is stale. Revisions without an order are never stale: the next event
+    /// from the datastore corrects the state.
     fn outdates_put(&self, put: &Revision) -> bool {
         match self {
             Written::Put(own) => put != own && put.is_at_or_before(own) == Some(true),
@@ -71,16 +73,16 @@ impl Written {
     }
 }
 
-/// What has changed in the plan since BGP last heard of it.
+/// Changes of the plan that BGP has not received yet.
 #[derive(Debug, Default)]
 struct Advertisements {
     workloads: BTreeSet<WorkloadId>,
     configuration: bool,
-    /// BGP knows the plan as a whole; from now on, changes do.
+    /// Whether BGP has received the whole plan, so that changes are enough from now on.
     in_sync: bool,
 }
 
-/// An attachment that lives from a former run, with its endpoint as far as the journal knows it.
+/// A live attachment of an earlier run, with its endpoint if the journal has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     pub key: Key,
@@ -88,7 +90,8 @@ pub struct Held {
 }
 
 impl Core {
-    /// The plan begins with what lives here: an endpoint that the datastore has lost keeps its network.
+    /// Creates a core whose plan starts with the live attachments, so that an endpoint that the datastore lost keeps
+    /// its network.
     pub fn new(mut compute: Compute, held: Vec<Held>) -> Core {
         for Held { key, endpoint } in &held {
             if let Some(endpoint) = endpoint {
@@ -118,32 +121,32 @@ impl Core {
         &self.compute
     }
 
-    /// What the kernel shall have.
+    /// Returns the state that the kernel should have.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Nobody has locked the datastore, for a migration or the like.
+    /// Returns false while an operator has locked the datastore, for example for a migration.
     pub fn is_datastore_ready(&self) -> bool {
         self.datastore_ready
     }
 
-    /// Whether the datastore has lost the endpoint of a running container since the last call.
+    /// Returns whether the datastore has lost the endpoint of a running container since the last call.
     pub fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
     }
 
-    /// The dataplane works; until it is done, no turn takes effect.
+    /// Returns whether the dataplane is working. Until it is done, [`Event::Turn`] has no effect.
     pub fn is_busy(&self) -> bool {
         matches!(self.dataplane, Dataplane::Starting(_) | Dataplane::Applying(_))
     }
 
-    /// How many changes of the plan there have been.
+    /// Returns the number of plan updates so far.
     pub fn planned(&self) -> u64 {
         self.planned
     }
 
-    /// `now` is the time since some fixed moment.
+    /// Handles an event and returns the resulting actions. `now` is the time since a fixed moment.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         match event {
             Event::Feed(feed) => self.feed(feed),
@@ -203,7 +206,7 @@ impl Core {
                 self.in_sync = true;
                 self.lost |= !std::mem::take(&mut self.unheard).is_empty();
             }
-            // Silence is not deletion: everything stays as it is.
+            // A lost connection does not delete anything.
             FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => {}
             FeedEvent::Unreadable { key, text, reason } => self.compute.put_unreadable(&key, &text, &reason),
         }
@@ -293,8 +296,8 @@ impl Core {
         }
     }
 
-    /// Gives the changes to the dataplane, and with them what somebody waits for: the kernel may have refused it before
-    /// anybody waited, so that it is no change any more.
+    /// Sends the changes to the dataplane, together with the workloads that requests wait for: the kernel may have
+    /// refused such a workload earlier, in which case it is not part of the changes.
     fn apply(
         &mut self,
         now: Duration,
@@ -327,7 +330,7 @@ impl Core {
         actions
     }
 
-    /// What has to be sent to the dataplane again so that it reports on the awaited workload.
+    /// Returns the update that has to be sent to the dataplane again so that it reports on the awaited workload.
     fn awaited(&self, wanted: &Wanted, updates: &[Update]) -> Result<Option<Update>, Refusal> {
         let Wanted::Attached { key, workload, .. } = wanted else { return Ok(None) };
         let planned = workload.as_ref().and_then(|id| Some((id, self.plan.workloads.get(id)?)));
@@ -347,7 +350,7 @@ impl Core {
 
     fn started(&mut self) -> Vec<Action> {
         let Dataplane::Starting(settings) = &self.dataplane else { return Vec::new() };
-        // Whoever waits is answered by the next batch, which tells what the kernel refused.
+        // Waiting requests are answered after the next batch, which reports the failures.
         self.dataplane = Dataplane::Idle(settings.clone());
         self.advertise().into_iter().collect()
     }
@@ -360,7 +363,7 @@ impl Core {
 
     fn stopped(&mut self, now: Duration, reason: String) -> Vec<Action> {
         let retry_at = match self.dataplane {
-            // It ran: it may well run again.
+            // It was running, so restart it without delay.
             Dataplane::Idle(_) | Dataplane::Applying(_) => now,
             Dataplane::Starting(_) => now + RETRY,
             Dataplane::Down { .. } => return Vec::new(),
@@ -369,7 +372,7 @@ impl Core {
         answers(self.waiters.drain(), &Refusal::Dataplane(reason))
     }
 
-    /// A batch is in the kernel, but for the failures.
+    /// Handles the end of a batch: everything except the failures is in the kernel.
     fn finish(&mut self, failures: &[Failure]) -> Vec<Action> {
         let answers = self.waiters.finish(failures).into_iter();
         let answers = answers.map(|(waiter, outcome)| Action::Answer { waiter, outcome });
@@ -393,7 +396,7 @@ impl Advertisements {
         }
     }
 
-    /// Nothing where the node does not speak BGP: then no plan ever says how.
+    /// Returns the updates for BGP; none if BGP is disabled, since the plan then has no BGP configuration.
     fn take(&mut self, plan: &Plan) -> Vec<Update> {
         let Some(bgp) = &plan.bgp else { return Vec::new() };
         if !std::mem::replace(&mut self.in_sync, true) {
@@ -409,12 +412,13 @@ impl Advertisements {
     }
 }
 
-/// Whether a dataplane that runs cannot be given these settings.
+/// Returns whether the new settings require a restart of the dataplane.
 fn needs_restart(current: &Settings, wanted: &Settings) -> bool {
     current.policy.cut_denied_flows != wanted.policy.cut_denied_flows
 }
 
-/// Next hops that are behind a tunnel are reached through it. When that changes, BGP says all its routes again.
+/// Converts a learnt route into an update. Next hops behind a tunnel get that tunnel. When the tunnels change, BGP
+/// sends all its routes again.
 fn learnt(LearntRoute { destination, route }: LearntRoute, install: Option<&Install>) -> Update {
     let hop = |address: IpAddr| {
         let tunnel = install.and_then(|install| install.tunnel(&destination, address));

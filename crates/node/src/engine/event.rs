@@ -1,5 +1,5 @@
-//! What happens to a node, and what has to be done about it. Both are plain data, so that what happened can be written
-//! down and replayed without a kernel.
+//! The input events and output actions of the core. Both are plain data, so that events can be recorded and replayed
+//! without a kernel.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tortie_model::{FeedEvent, Key, Revision, Value};
 use tortie_plan::{Plan, Settings, Update, WorkloadId};
 
-/// Whoever waits for an answer, by number. The task keeps the channel that the answer goes to.
+/// Identifies a request that waits for an answer. The engine holds the channel for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WaiterId(pub u64);
 
@@ -17,35 +17,36 @@ pub struct WaiterId(pub u64);
 // Nearly every event is a put: boxing it would cost an allocation each to make the rare ones smaller.
 #[allow(clippy::large_enum_variant)]
 pub enum Event {
-    /// From the datastore.
+    /// An event of the datastore.
     Feed(FeedEvent),
-    /// CNI has attached a workload: program it, and keep it whatever the datastore says.
+    /// CNI has attached a workload: program it, and keep it even if the datastore deletes it.
     Attach {
         waiter: WaiterId,
         key: Key,
         value: Box<Value>,
-        /// Written to the datastore just before the endpoint; news of it may still be on the way.
+        /// A profile that was written to the datastore just before the endpoint. The feed may not have delivered it
+        /// yet.
         profile: Option<String>,
     },
     /// CNI detaches a workload, whose endpoint it deletes from the datastore at this revision.
     Detach { waiter: WaiterId, key: Key, revision: Option<Revision> },
-    /// A workload of the datastore is attached by CNI: keep it whatever the datastore says from now on.
+    /// CNI has adopted a workload of the datastore: keep it even if the datastore deletes it from now on.
     Hold { waiter: WaiterId, key: Key },
-    /// BGP has chosen other routes.
+    /// BGP has selected or withdrawn routes.
     Learnt { routes: Vec<LearntRoute>, complete: bool },
-    /// Machines that are on their way here have said that they run.
+    /// Virtual machines in live migration to this node have announced themselves.
     Announced(Vec<WorkloadId>),
-    /// The dataplane runs with the plan it was given.
+    /// The dataplane runs and has applied the initial plan.
     Started,
-    /// The dataplane has applied a batch, but for these.
+    /// The dataplane has applied a batch except for these failures.
     Applied(Vec<Failure>),
-    /// The dataplane has ended or does not start.
+    /// The dataplane has ended or could not be started.
     Stopped(String),
-    /// What was taken in shall take effect now.
+    /// End of a batch of events: compute the changes and send them to the dataplane.
     Turn,
 }
 
-/// A route that BGP has chosen, or chosen no longer.
+/// A route that BGP has selected, or None after its withdrawal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LearntRoute {
@@ -60,26 +61,26 @@ pub struct NextHops {
     pub metric: u32,
 }
 
-/// What the kernel refused.
+/// An object that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     #[serde(with = "super::json::concerns")]
     pub concerns: Concerns,
-    /// In words: `route 10.0.0.1/32`.
+    /// Description of the object, for example `route 10.0.0.1/32`.
     pub object: String,
     pub reason: String,
 }
 
-/// Which workloads do not have what they should have because of a failure.
+/// The workloads that are incomplete because of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concerns {
-    /// Every workload of the node: the kernel cannot be read, or refuses the table that enforces policy.
+    /// Every workload of the node: the kernel cannot be read, or it refuses the table that enforces policy.
     Everything,
-    /// None for an object that belongs to the node alone.
+    /// These workloads. Empty for an object that does not belong to a workload.
     Workloads(BTreeSet<WorkloadId>),
 }
 
-/// Why a request is not carried out.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the datastore has not been read completely yet")]
@@ -95,19 +96,18 @@ pub enum Refusal {
 /// Output of the [`Core`](super::Core), to be carried out in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Start a dataplane, in the place of the one that runs, and give it the plan. Answered by [`Event::Started`] or
+    /// Start a dataplane with this plan, and stop the one that runs. Followed by [`Event::Started`] or
     /// [`Event::Stopped`].
     Start {
         settings: Box<Settings>,
         plan: Box<Plan>,
     },
-    /// Have the dataplane make these changes, with other settings if some are given. Answered by [`Event::Applied`] or
-    /// [`Event::Stopped`].
+    /// Apply these updates, and new settings if given. Followed by [`Event::Applied`] or [`Event::Stopped`].
     Apply {
         settings: Option<Box<Settings>>,
         updates: Vec<Update>,
     },
-    /// The kernel has this now: BGP may advertise it.
+    /// The kernel has these updates, so BGP may advertise them.
     Advertise(Vec<Update>),
     Answer {
         waiter: WaiterId,

@@ -1,4 +1,4 @@
-//! Events of the core as JSON: the lines of a recording.
+//! JSON encoding of the core's events, as used in recordings.
 
 use super::core::Held;
 use super::event::{Concerns, Event, Failure, LearntRoute, WaiterId};
@@ -10,7 +10,7 @@ use tortie_sync::record::json::{
     key_to_json, revision,
 };
 
-/// What happens locally and has no key or value in it.
+/// Local events, which contain neither keys nor values of the datastore.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Local {
@@ -102,7 +102,7 @@ fn unknown(text: &str) -> FormatError {
     FormatError::Text { what: "event", text: text.to_owned() }
 }
 
-/// The fields of [`WorkloadId`], which has no JSON of its own.
+/// The fields of [`WorkloadId`], which does not implement serde traits.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "WorkloadId")]
 struct WorkloadIdForm {
@@ -114,7 +114,7 @@ struct WorkloadIdForm {
 #[derive(Serialize, Deserialize)]
 struct OneWorkload(#[serde(with = "WorkloadIdForm")] WorkloadId);
 
-/// How [`Concerns`] is written: nothing stands for everything.
+/// Serialisation of [`Concerns`]: `null` stands for everything.
 pub(super) mod concerns {
     use super::{Concerns, OneWorkload};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

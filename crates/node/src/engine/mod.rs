@@ -1,6 +1,8 @@
-//! The loop of the node: what the datastore says and what CNI attaches goes through the core into the dataplane.
+//! The main loop of the node: passes events of the datastore, CNI requests and BGP routes to the core, and applies
+//! the results to the dataplane.
 //!
-//! [`Core`] decides; the task here owns the dataplane, the channels and the clock, and carries the decisions out.
+//! [`Core`] makes the decisions. The task in this module owns the dataplane, the channels and the clock, and carries
+//! out the actions.
 
 mod core;
 mod event;
@@ -30,9 +32,9 @@ use tortie_model::FeedEvent;
 use tortie_plan::{Plan, Settings, Update};
 use tortie_sync::Feed as FeedReceiver;
 
-/// How much is taken in before it takes effect.
+/// Maximum number of events that are handled before their changes are applied.
 const AT_ONCE: usize = 1024;
-/// Between looks at what nobody announces: that time has passed, or that the dataplane has ended.
+/// Interval between checks for conditions without an event: expired timers, and the end of the dataplane.
 const TICK: Duration = Duration::from_secs(1);
 
 pub struct Engine {
@@ -42,23 +44,23 @@ pub struct Engine {
     state: Arc<State>,
     started: Instant,
     dataplane: Option<Dataplane>,
-    /// The turns of the dataplane that was last started, and how many there were at the last look.
+    /// The loop counter of the current dataplane, and its value at the last check.
     turns: (Arc<AtomicU64>, u64),
-    /// What the dataplane has been asked to do and has not done yet.
+    /// The running command to the dataplane, if any.
     work: Option<JoinHandle<Work>>,
-    /// Where the reports of each new dataplane go.
+    /// Receives the report channel of each new dataplane.
     reports: mpsc::Sender<Reports>,
-    /// Objects that the kernel refuses, and why: what stays refused is logged once.
+    /// Objects that the kernel refuses, with the reason. Each is logged only once.
     refused: BTreeMap<String, String>,
     answers: HashMap<WaiterId, oneshot::Sender<Result<(), Refusal>>>,
     next_waiter: u64,
-    /// Where the node speaks BGP.
+    /// The connection to BGP, if enabled.
     bgp: Option<bgp::BgpHandle>,
     recording: Option<Recording>,
     timing: Timing,
 }
 
-/// What becomes of an order to the dataplane, which comes back with it.
+/// The result of a command to the dataplane, which it returns.
 struct Work {
     dataplane: Option<Dataplane>,
     reports: Option<Reports>,
@@ -66,13 +68,13 @@ struct Work {
     took: Duration,
 }
 
-/// For the metrics.
+/// Time measurements for the metrics.
 #[derive(Default)]
 struct Timing {
-    /// Spent on news of the datastore since the last turn.
+    /// Time spent on events of the datastore since the last turn.
     computing: Duration,
     planned: u64,
-    /// Since when routes are known that the dataplane has not been given yet, and that it works on.
+    /// When the routes were learnt that the dataplane has not received yet, and those in the current batch.
     learnt: Vec<Instant>,
     in_batch: Vec<Instant>,
 }
@@ -107,7 +109,7 @@ impl Engine {
         (engine, reported)
     }
 
-    /// While the dataplane works nothing else is taken in: what waits is bounded by its channel.
+    /// Runs the loop. While the dataplane works, no other events are received; they wait in their bounded channels.
     pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<Request>) {
         let mut tick = tokio::time::interval(TICK);
         let heartbeat = self.state.liveness.part("engine");
@@ -150,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// Returns how long it took to find what follows, without what others were handed.
+    /// Handles an event and carries out the actions. Returns the computing time of the core alone.
     fn handle(&mut self, event: Event) -> Duration {
         let now = self.started.elapsed();
         if let Some(recording) = &mut self.recording {
@@ -178,7 +180,7 @@ impl Engine {
         match &event {
             FeedEvent::Unreadable { key, reason, .. } => {
                 metrics.bad_objects.inc();
-                tracing::warn!(%key, reason, "an entry cannot be read as it is; the health page says what of it is used, write it again");
+                tracing::warn!(%key, reason, "cannot read an entry of the datastore; the health page shows which parts are used; write it again");
             }
             FeedEvent::ConnectionLost { reason } => {
                 tracing::warn!(
@@ -228,7 +230,8 @@ impl Engine {
         self.handle(Event::Learnt { routes, complete });
     }
 
-    /// Whether the dataplane is not stuck: it has had a turn since the last look, or there is none at work.
+    /// Returns whether the dataplane is not stuck: its loop has advanced since the last check, or no dataplane is at
+    /// work.
     fn dataplane_moves(&mut self) -> bool {
         let (counter, before) = &mut self.turns;
         let now = counter.load(Ordering::Relaxed);
@@ -264,7 +267,7 @@ impl Engine {
         match action {
             Action::Answer { waiter, outcome } => {
                 if let Some(answer) = self.answers.remove(&waiter) {
-                    // Whoever asked may be gone.
+                    // The client may have gone away.
                     let _ = answer.send(outcome);
                 }
             }
@@ -291,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// The dataplane has done what it was asked to do, or cannot.
+    /// Handles the result of a command to the dataplane.
     async fn worked(&mut self, work: Work) {
         self.work = None;
         let metrics = &self.state.metrics;
@@ -342,7 +345,7 @@ impl Engine {
     }
 }
 
-/// A new dataplane takes over what the kernel has: nothing is taken away in between.
+/// Starts a dataplane. It takes over the state of the kernel, so that nothing is removed in between.
 async fn start(
     host: Netns,
     keys: WireguardKeys,
@@ -371,9 +374,9 @@ async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: V
     let mut failures = Vec::new();
     let applied = async {
         if let Some(settings) = settings {
-            tracing::info!("settings have changed; the kernel is made to follow them");
+            tracing::info!("settings have changed; applying them to the kernel");
             match dataplane.configure(*settings).await {
-                // The settings before stay in force.
+                // The previous settings stay in force.
                 Err(Error::Invalid { field, reason }) => failures.push(invalid(field, reason)),
                 outcome => drop(outcome?),
             }
@@ -391,7 +394,7 @@ async fn apply(dataplane: Dataplane, settings: Option<Box<Settings>>, updates: V
     Work { dataplane, reports: None, event, took: begun.elapsed() }
 }
 
-/// Logs and counts what is new; returns everything.
+/// Logs and counts new failures. Returns all failures.
 fn report(
     known: &BTreeMap<String, String>,
     failures: &[Failure],
@@ -401,7 +404,7 @@ fn report(
         failures.iter().map(|failure| (failure.object.clone(), failure.reason.clone())).collect();
     for (object, reason) in refused.iter().filter(|(object, reason)| known.get(*object) != Some(*reason)) {
         metrics.dataplane_failures.inc();
-        tracing::warn!(object, reason, "the kernel refused an object; it is tried again until it is taken");
+        tracing::warn!(object, reason, "the kernel refused an object; retrying");
     }
     for object in known.keys().filter(|object| !refused.contains_key(*object)) {
         tracing::info!(object, "no longer refused by the kernel");
@@ -421,7 +424,7 @@ fn failure(failure: tortie_dataplane::Failure) -> Failure {
     Failure { concerns, object: failure.object.to_string(), reason: failure.reason }
 }
 
-/// The work comes to its end, one way or the other.
+/// Waits for the end of the running command. A panic counts as the end of the dataplane.
 async fn finished(work: &mut Option<JoinHandle<Work>>) -> Work {
     let Some(handle) = work else { return std::future::pending().await };
     match handle.await {

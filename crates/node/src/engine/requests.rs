@@ -1,10 +1,10 @@
-//! The way from CNI to the engine: requests that are answered when the kernel has what was asked for.
+//! Requests from CNI to the engine. Each is answered when the kernel has the requested state.
 
 use super::event::{Event, Refusal, WaiterId};
 use tokio::sync::{mpsc, oneshot};
 use tortie_model::{Key, Revision, Value};
 
-/// More wait at the sender; CNI does not work on more than this at a time anyway.
+/// Capacity of the request channel; further senders wait. CNI does not handle more requests than this at a time.
 const QUEUE: usize = 1024;
 
 type Answer = oneshot::Sender<Result<(), Refusal>>;
@@ -22,7 +22,7 @@ enum Wanted {
     Hold { key: Key },
 }
 
-/// Why a request has no effect.
+/// The reason why a request had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     #[error("the node's daemon is stopping")]
@@ -40,13 +40,13 @@ impl Requests {
         (Requests(sender), receiver)
     }
 
-    /// Returns when the endpoint is in the kernel, and with it the profile if one is given: it was written just before
-    /// the endpoint, and news of it may still be on the way.
+    /// Returns when the kernel has the endpoint, and its profile if one is given: the profile was written just before
+    /// the endpoint, and the feed may not have delivered it yet.
     pub async fn attach(&self, key: Key, value: Value, profile: Option<String>) -> Result<(), RequestError> {
         self.send(Wanted::Attach { key, value: Box::new(value), profile }).await
     }
 
-    /// Returns when nothing of the endpoint is in the kernel.
+    /// Returns when nothing of the endpoint is left in the kernel.
     pub async fn detach(&self, key: Key, revision: Option<Revision>) -> Result<(), RequestError> {
         self.send(Wanted::Detach { key, revision }).await
     }

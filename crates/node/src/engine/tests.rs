@@ -1,4 +1,4 @@
-//! Any sequence of events is valid, and whatever comes, what is promised to CNI and to workloads holds.
+//! Tests of the core: any sequence of events is valid, and the guarantees to CNI and to workloads always hold.
 
 use super::*;
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn id(number: u8) -> WorkloadId {
     WorkloadId { orchestrator: "cni".into(), workload, endpoint: "eth0".into() }
 }
 
-/// The endpoint of a container, with an address that depends on the revision.
+/// Returns the endpoint of a container, with an address that depends on the revision.
 fn endpoint(number: u8, revision: u64) -> Value {
     let meta = ObjectMeta {
         name: name(number),
@@ -108,7 +108,7 @@ fn core() -> Core {
     Core::new(compute, Vec::new())
 }
 
-/// A core whose dataplane runs.
+/// Returns a core whose dataplane runs.
 fn running() -> Core {
     let mut core = core();
     feed(&mut core, 0, [node(), in_sync(), Event::Turn, Event::Started]);
@@ -148,7 +148,7 @@ fn failures_are_reported_to_waiters_by_workload() {
     let outcomes = answers(&actions);
     assert_eq!(outcomes[0], (1, Ok(())));
     assert_eq!(outcomes[1].1.as_ref().unwrap_err().to_string(), refusal);
-    // What concerns everybody concerns everybody who attaches; whoever detaches has nothing to lose.
+    // A failure that concerns everything fails every attach, but no detach.
     feed(&mut core, 2, [attach(3, 3, 9, None), detach(4, 1, 7), Event::Turn]);
     let table = Failure { concerns: Concerns::Everything, ..refused(1) };
     let outcomes = answers(&feed(&mut core, 2, [Event::Applied(vec![table])]));
@@ -198,7 +198,7 @@ fn an_endpoint_without_effect_is_refused() {
     assert_eq!(outcomes[0].1.as_ref().unwrap_err().to_string(), refusal);
 }
 
-/// A container that asks for floating addresses; the one with the lower number is older.
+/// Attaches a container that requests floating addresses. The container with the lower number is older.
 fn attach_floating(number: u8, externals: &[&str]) -> Event {
     let mut value = endpoint(number, number.into());
     if let Value::Resource(Resource::WorkloadEndpoint(endpoint)) = &mut value {
@@ -233,7 +233,7 @@ fn a_claimed_floating_address_does_not_fail_attach() {
     let update =
         |core: &mut Core, event: Event| answers(&feed(core, 1, [event, Event::Turn, Event::Applied(vec![])]));
     assert_eq!(update(&mut core, attach_floating(1, &["192.0.2.1"])), [(1, Ok(()))]);
-    // The new pod of a rolling update: the old one goes when the new one runs.
+    // The new pod of a rolling update: the old one is deleted once the new one runs.
     assert_eq!(update(&mut core, attach_floating(2, &["192.0.2.1", "192.0.2.2"])), [(2, Ok(()))]);
     assert_eq!((granted(&core, 1), granted(&core, 2)), (vec!["192.0.2.1".into()], vec!["192.0.2.2".into()]));
     let expected = "floating addresses refused: 192.0.2.1: another endpoint had asked for it before";
@@ -241,7 +241,7 @@ fn a_claimed_floating_address_does_not_fail_attach() {
     assert_eq!(update(&mut core, detach(9, 1, 1)), [(9, Ok(()))]);
     assert_eq!(granted(&core, 2), ["192.0.2.1", "192.0.2.2"]);
     assert_eq!(problem(&core, 2), None);
-    // Any other reason fails ADD, whatever else is claimed.
+    // Any other reason fails the ADD, even if another address is merely claimed.
     let outcomes = update(&mut core, attach_floating(3, &["192.0.2.1", "203.0.113.1"]));
     let expected = "the endpoint has no effect: floating addresses refused: 203.0.113.1: it is in no enabled \
         IPPool that allows workloads";
@@ -291,7 +291,7 @@ fn old_news_of_what_cni_did_is_passed_over() {
     let mut core = running();
     let address = |core: &Core| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
     feed(&mut core, 1, [attach(1, 1, 9, None), Event::Turn, Event::Applied(vec![])]);
-    // The former sandbox's endpoint, deleted and written anew before the watch delivered it.
+    // The endpoint of the previous sandbox, deleted and written again before the watch delivered it.
     feed(&mut core, 1, [put(1, 5), delete(1, 6), Event::Turn, Event::Applied(vec![])]);
     assert_eq!(address(&core).as_deref(), Some("10.0.1.9"));
     feed(&mut core, 1, [put(1, 9), put(1, 12), Event::Turn, Event::Applied(vec![])]);
@@ -333,7 +333,7 @@ fn a_dataplane_that_fails_is_started_again() {
     assert!(matches!(&feed(&mut core, 1, [Event::Turn])[..], [Action::Start { .. }]));
 }
 
-/// What the dataplane and BGP were sent, and who was answered.
+/// The updates sent to the dataplane and to BGP, and the answered requests.
 #[derive(Default)]
 struct World {
     asked: BTreeSet<u64>,
@@ -404,7 +404,7 @@ enum Step {
     Delete(u8),
     Attach(u8, bool),
     Detach(u8),
-    /// With a number that waits already.
+    /// A request with the id of one that is still waiting.
     Repeat(u8),
     Profile,
     InSync,
@@ -459,7 +459,7 @@ proptest! {
                     detach(waiter, number, revision)
                 }
                 Step::Repeat(number) if waiter > 1 => {
-                    // Of a number that is in use, so it is passed over as a whole.
+                    // The id is in use, so the core ignores the event.
                     let open = world.asked.difference(&world.answered).next();
                     let Some(open) = open.copied() else { continue };
                     detach(open, number, revision)
@@ -484,7 +484,7 @@ proptest! {
             };
             world.step(&mut core, now, event);
         }
-        // At last everything works.
+        // Finally, everything succeeds.
         world.step(&mut core, now, in_sync());
         for _ in 0..4 {
             now += Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Who waits for the kernel: each is answered exactly once.
+//! Requests that wait for the kernel. Each is answered exactly once.
 
 use super::event::{Concerns, Failure, Refusal, WaiterId};
 use std::collections::BTreeMap;
@@ -6,14 +6,15 @@ use std::time::Duration;
 use tortie_model::Key;
 use tortie_plan::WorkloadId;
 
-/// How long news of a profile that was just written may take. Without it the endpoint is wired but denied.
+/// Maximum wait for a profile that was written just before the endpoint. Without it the endpoint is programmed, but
+/// its traffic is denied.
 const PROFILE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct Waiter {
     pub wanted: Wanted,
     since: Duration,
-    /// What is waited for is part of the batch that the dataplane works on.
+    /// Whether the request is part of the batch that the dataplane is applying.
     in_batch: bool,
 }
 
@@ -21,7 +22,7 @@ pub struct Waiter {
 pub enum Wanted {
     Attached {
         key: Key,
-        /// None if no workload can be made of the endpoint.
+        /// None if the endpoint is not a valid workload.
         workload: Option<WorkloadId>,
         profile: Option<String>,
     },
@@ -44,7 +45,7 @@ impl Waiters {
         self.0.remove(&id);
     }
 
-    /// Those that the next batch can satisfy: nothing that they need is still on the way.
+    /// Returns the requests that the next batch can satisfy, that is, those that do not wait for a profile.
     pub fn ready(&self, now: Duration, has_profile: impl Fn(&str) -> bool) -> Vec<(WaiterId, Wanted)> {
         let ready = |waiter: &Waiter| match &waiter.wanted {
             Wanted::Attached { profile: Some(profile), .. } => {
@@ -62,20 +63,20 @@ impl Waiters {
         }
     }
 
-    /// Takes out all.
+    /// Removes and returns all requests.
     pub fn drain(&mut self) -> Vec<WaiterId> {
         std::mem::take(&mut self.0).into_keys().collect()
     }
 
-    /// Takes out those of the batch, each with what became of it.
+    /// Removes the requests of the batch and returns each with its outcome.
     pub fn finish(&mut self, failures: &[Failure]) -> Vec<(WaiterId, Result<(), Refusal>)> {
         let done = self.0.extract_if(.., |_, waiter| waiter.in_batch);
         done.map(|(id, waiter)| (id, outcome(&waiter.wanted, failures))).collect()
     }
 }
 
-/// A workload that goes takes its routes and rules with it, also those that the kernel does not give up at once; so only
-/// whoever attaches hears of failures.
+/// Returns the outcome of a request. Failures concern only attach requests: the routes and rules of a removed
+/// workload are removed with it, possibly after a retry.
 fn outcome(wanted: &Wanted, failures: &[Failure]) -> Result<(), Refusal> {
     let Wanted::Attached { workload, .. } = wanted else { return Ok(()) };
     let concerns = |failure: &&Failure| match &failure.concerns {

@@ -1,4 +1,4 @@
-//! What the process does: memory, tasks, and which thread uses the processor. Nothing of what the node knows.
+//! Debug pages about the process: memory, tasks and CPU time by thread. They contain no data of the node.
 
 use crate::state::State;
 use axum::Router;
@@ -18,7 +18,7 @@ const INDEX: &str = "\
 /debug/profile?seconds=5   processor time by thread within so many seconds, 60 at most
 ";
 
-/// In which the kernel tells times, on every architecture that we know.
+/// Unit of CPU times in procfs (USER_HZ), the same on every supported architecture.
 const TICKS_PER_SECOND: u64 = 100;
 const LONGEST: u64 = 60;
 const USUAL: u64 = 5;
@@ -32,7 +32,7 @@ pub(super) fn router(of: Handle, state: Arc<State>) -> Router {
         .route("/debug/profile", get(profile))
 }
 
-/// What the kernel says of the memory of the process, summed up.
+/// Returns the memory statistics of the process from procfs.
 fn memory() -> String {
     let mut text = String::new();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -58,7 +58,7 @@ fn tasks(of: &Handle, state: &State) -> String {
     text
 }
 
-/// `seconds=N`, if somebody says so.
+/// Parses the duration of a profile from the query parameter `seconds=N`, with a default.
 fn span(query: Option<&str>) -> Result<u64, String> {
     let given = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("seconds="));
     let Some(given) = given else { return Ok(USUAL) };
@@ -88,7 +88,7 @@ async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
 
 struct Thread {
     name: String,
-    /// Of processor time.
+    /// CPU time in clock ticks.
     ticks: u64,
 }
 
@@ -101,11 +101,11 @@ fn threads() -> BTreeMap<u64, Thread> {
     entries.filter_map(read).collect()
 }
 
-/// `12 (name) S ...`, where the name may contain anything.
+/// Parses `/proc/self/task/ID/stat`: `12 (name) S ...`, where the name may contain any character.
 fn thread(stat: &str) -> Option<Thread> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
-    // Fields 14 and 15; what is left begins with the third.
+    // Fields 14 and 15 (utime, stime); `rest` begins with the third field.
     let mut times = rest.split(' ').skip(11).map(|field| field.parse::<u64>().ok());
     Some(Thread { name: name.to_owned(), ticks: times.next()?? + times.next()?? })
 }

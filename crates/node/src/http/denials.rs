@@ -1,5 +1,5 @@
-//! How many packets each rule has denied. The kernel counts; it is read when somebody asks, and not more often than every
-//! few seconds, since reading the counters of a large table takes a while.
+//! Metrics of denied packets per rule. The kernel counts the packets. The counters are read on request and cached for
+//! some seconds, because reading the counters of a large table takes a while.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tortie_dataplane::{Counted, Netns, RuleCounter, Verdict, counters};
 
-/// Rules with a line of their own; the others are added up in one.
+/// Maximum number of rules with their own series. The remaining rules are summed up in one.
 const MOST: usize = 200;
 const KEEP: Duration = Duration::from_secs(5);
 
@@ -18,7 +18,8 @@ const KEEP: Duration = Duration::from_secs(5);
 pub struct Denials(Mutex<Option<(Instant, String)>>);
 
 impl Denials {
-    /// The text a scraper gets. Nothing while no policy is enforced or the kernel takes longer than `patience`.
+    /// Renders the metrics. Returns an empty text while no policy is enforced or if the kernel takes longer than
+    /// `patience`.
     pub async fn text(&self, patience: Duration) -> String {
         let mut kept = self.0.lock().await;
         if let Some((read, text)) = &*kept

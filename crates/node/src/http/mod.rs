@@ -1,4 +1,4 @@
-//! Health and metrics over HTTP, each where the settings say, as long as they say so.
+//! HTTP servers for health, metrics and debug pages, at the addresses and ports in the settings.
 
 mod debug;
 mod denials;
@@ -22,9 +22,10 @@ use tokio::runtime::Handle;
 use tortie_compute::Parameters;
 use tortie_http::TlsFiles;
 
-/// A speaker that does not answer keeps nobody from the other metrics.
+/// Timeout for the BGP speaker and other sources of metrics, so that one that does not respond does not block the
+/// rest.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// After a failure to listen.
+/// Delay after a failure to listen.
 const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,14 +54,14 @@ pub async fn serve_metrics(state: Arc<State>) {
     .await;
 }
 
-/// Serves `/debug`: what the process does, for people who look for the reason. `of` is the runtime that does the node's work.
+/// Serves `/debug`, which describes the process. `of` is the runtime that does the node's work.
 pub async fn serve_debug(state: Arc<State>, of: Handle) {
     let router = debug::router(of, state.clone());
     follow(state, "debug", router, |p| p.debug_port.and_then(|port| place(true, &p.debug_host, port, None)))
         .await;
 }
 
-/// Listens where the settings say, and moves when they change.
+/// Listens at the configured address, and moves the listener when the settings change.
 async fn follow(
     state: Arc<State>,
     what: &'static str,
@@ -120,7 +121,7 @@ async fn readiness(Shared(state): Shared<Arc<State>>) -> (StatusCode, String) {
     page(&state, Level::NotReady).await
 }
 
-/// Every part of the node, and an error if one is as bad as this.
+/// Renders the health of every component, with an error status if one is at the level `bad` or worse.
 async fn page(state: &State, bad: Level) -> (StatusCode, String) {
     let health = Health::of(state).await;
     let code = if health.worst() < bad { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -1,10 +1,11 @@
-//! The files of TLS for metrics, by the settings.
+//! The TLS files of the metrics server, from the settings.
 
 use std::path::PathBuf;
 use tortie_compute::{ClientAuth, Parameters};
 use tortie_http::{Clients, TlsFiles};
 
-/// None where the settings name neither certificate nor key. With one of the two alone nobody is answered.
+/// Returns None if the settings name neither a certificate nor a key. With only one of the two, every connection
+/// fails.
 pub fn files_of_metrics(parameters: &Parameters) -> Option<TlsFiles> {
     let file = |text: &str| Some(PathBuf::from(text)).filter(|path| !path.as_os_str().is_empty());
     let given = [&parameters.prometheus_metrics_cert_file, &parameters.prometheus_metrics_key_file]

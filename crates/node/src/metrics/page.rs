@@ -1,4 +1,4 @@
-//! docs/reference/metrics.md, made from what a scraper gets; a test says when it is stale.
+//! Generates docs/reference/metrics.md from the metrics that a scraper gets. A test fails if the page is stale.
 #![cfg(test)]
 
 use super::Metrics;
@@ -30,7 +30,7 @@ when it is rewritten.
 | --- | --- | --- | --- |
 ";
 
-/// Everything that can have labels has some.
+/// Returns metrics in which every label has at least one value.
 fn sample() -> String {
     let metrics = Metrics::new("node1");
     metrics.count(&Totals::default());
@@ -69,7 +69,7 @@ fn page() -> String {
             help.insert(name, meaning.trim_end_matches('.'));
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
-            // What a query names: a counter's samples have an ending, unless Calico's do not.
+            // The name as used in queries: samples of a counter end in `_total`, except for Calico's metrics.
             let begins = |with: &str| text.lines().any(|line| line.starts_with(&format!("{name}{with}")));
             let full = match kind == "counter" && (begins("_total ") || begins("_total{")) {
                 true => format!("{name}_total"),
@@ -87,7 +87,7 @@ fn page() -> String {
     page
 }
 
-/// The names of the labels that a metric's samples have.
+/// Returns the label names of a metric.
 fn labels(text: &str, metric: &str) -> String {
     let sample = text.lines().find_map(|line| line.strip_prefix(&format!("{metric}{{")));
     let Some((inside, _)) = sample.and_then(|rest| rest.split_once('}')) else { return String::new() };
@@ -96,7 +96,7 @@ fn labels(text: &str, metric: &str) -> String {
     names.join(", ")
 }
 
-/// `TORTIE_REFRESH=1` writes the page instead.
+/// Compares the page with the code. With `TORTIE_REFRESH=1` it writes the page first.
 #[test]
 fn the_page_of_metrics_is_what_a_scraper_gets() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");

@@ -1,11 +1,11 @@
-//! What the WireGuard devices of the node have carried, under Calico's names.
+//! Traffic metrics of the node's WireGuard devices, under Calico's names.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 use tortie_compute::Parameters;
 use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
 
-/// The lines that a scraper gets; nothing of a device that is not there, or if the kernel takes longer than `patience`.
+/// Renders the metrics of the existing devices. Returns an empty text if the kernel takes longer than `patience`.
 pub async fn text(host: &str, parameters: &Parameters, patience: Duration) -> String {
     let wanted = [
         (parameters.wireguard_enabled, &parameters.wireguard_interface_name),
@@ -23,7 +23,7 @@ pub async fn text(host: &str, parameters: &Parameters, patience: Duration) -> St
     page(host, &devices)
 }
 
-/// A metric of peers: name, type, meaning and value.
+/// A metric of peers: name, type, help text and value.
 type OfPeer = (&'static str, &'static str, &'static str, fn(&PeerTraffic) -> u64);
 
 pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
@@ -77,7 +77,7 @@ fn since_1970(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// One device with one peer.
+/// Returns a device with one peer.
 #[cfg(test)]
 pub fn sample() -> WireguardTraffic {
     let peer = PeerTraffic {
