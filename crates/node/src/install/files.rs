@@ -1,11 +1,13 @@
-//! Files that others read at any time: each is whole or not there, and all of them are noted, to be removed again.
+//! Writes the CNI files on the host. Each write is atomic, because runtimes may read the files at any time, and each
+//! file is recorded in the state directory, so that it can be removed again.
 //!
-//! A file of another program, such as Calico's plugin of the same name, is kept beside ours until ours is removed. Its name ends so
-//! that no runtime takes it for a network. A kill between any two steps loses nothing: the note is written first, the kept
-//! file is never overwritten, and a note whose kept file is missing means that the file in place is the original.
+//! A file of another program at the same path, such as Calico's plugin, is kept beside ours until ours is removed.
+//! The suffix of the kept file prevents runtimes from reading it as a network configuration. A kill between any two
+//! steps loses nothing: the record is written first, the kept file is never overwritten, and a record without a kept
+//! file means that the file in place is the original.
 //!
-//! A file that another program has written over ours since, such as the installer of a Calico that comes back, stays when ours
-//! are removed: digests of what we wrote tell the two apart.
+//! A file that another program has since written over ours, such as the installer of a returning Calico, stays when
+//! ours are removed. Digests of the contents that we wrote tell the two apart.
 
 use data_encoding::HEXLOWER;
 use serde::Serialize;
@@ -19,39 +21,40 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const FILES: &str = "cni-installation.json";
-/// A file of its own, so that a version without it still reads the other one.
+/// Separate from [`FILES`], so that an older version can still read that file.
 const ORIGINALS: &str = "cni-originals.json";
-/// A file of its own for the same reason.
+/// Separate from [`FILES`] for the same reason.
 const DIGESTS: &str = "cni-digests.json";
-/// Runtimes read files that end in `.conf`, `.conflist` or `.json`.
+/// Suffix of kept files. Runtimes read only files that end in `.conf`, `.conflist` or `.json`.
 const KEPT_SUFFIX: &str = ".before-tortie";
 
-/// The CNI files of this host that are ours: plugins, credentials, the configuration of the network.
+/// The CNI files that we own on this host: plugins, credentials and the network configuration.
 #[derive(Debug)]
 pub struct CniFiles {
     state_dir: PathBuf,
-    /// In the order in which they were written.
+    /// Paths in the order in which they were written.
     files: Vec<PathBuf>,
-    /// Those in whose place was a file of another program.
+    /// Paths at which a file of another program existed.
     originals: Vec<PathBuf>,
-    /// Of the contents that are ours: those in place and those about to be. A file that a former version wrote has no entry.
+    /// Digests of our contents by path: those in place and those about to be written. A file written by an older
+    /// version has no entry.
     digests: BTreeMap<PathBuf, Vec<String>>,
 }
 
-/// A file that is ours no longer.
+/// A file that we no longer own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedFile {
     pub path: PathBuf,
     pub removal: FileRemoval,
 }
 
-/// How a file ceased to be ours.
+/// What happened to a file that we owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRemoval {
     Removed,
-    /// The file of the other program is back.
+    /// Removed, and the original file of the other program was restored.
     Restored,
-    /// Another program has replaced it: its file stays.
+    /// Left in place, because another program has replaced it.
     Left,
 }
 
@@ -71,13 +74,13 @@ impl CniFiles {
         let files: Vec<PathBuf> = load_list(&state_dir.join(FILES))?;
         let mut originals: Vec<PathBuf> = load_list(&state_dir.join(ORIGINALS))?;
         let mut digests: BTreeMap<PathBuf, Vec<String>> = load_list(&state_dir.join(DIGESTS))?;
-        // Left by a run that was killed between the lists.
+        // An earlier run was killed between writing the lists.
         originals.retain(|path| files.contains(path));
         digests.retain(|path, _| files.contains(path));
         Ok(CniFiles { state_dir: state_dir.to_owned(), files, originals, digests })
     }
 
-    /// Fails if the path cannot be replaced and restored by a file: nothing has been changed then.
+    /// Fails if the path cannot be replaced and restored as a file. Changes nothing.
     pub fn check(&self, path: &Path) -> Result<(), String> {
         for path in [path, &kept(path)] {
             match fs::symlink_metadata(path) {
@@ -89,7 +92,7 @@ impl CniFiles {
         Ok(())
     }
 
-    /// Notes a file that a former version wrote as ours.
+    /// Records a file that an older version wrote as ours.
     pub fn claim(&mut self, path: &Path) -> Result<(), String> {
         if self.is_noted(path) {
             return Ok(());
@@ -98,7 +101,7 @@ impl CniFiles {
         self.save(FILES, &self.files)
     }
 
-    /// What another program has, or had, in this place.
+    /// Returns the contents of the file that another program has, or had, at this path.
     pub fn original(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
         if let Some(bytes) = read(&kept(path))? {
             return Ok(Some(bytes));
@@ -109,7 +112,7 @@ impl CniFiles {
         }
     }
 
-    /// Replaces a file, unless it has these contents and this mode already.
+    /// Replaces a file, unless it already has these contents and this mode.
     pub fn write(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), String> {
         let is_mode = |meta: fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o777 == mode;
         if fs::symlink_metadata(path).is_ok_and(is_mode) && fs::read(path).is_ok_and(|old| old == contents) {
@@ -133,7 +136,7 @@ impl CniFiles {
         replace(path, write)
     }
 
-    /// Takes a file of another program out of its place until everything of ours is removed.
+    /// Moves a file of another program away until our files are removed.
     pub fn set_aside(&mut self, path: &Path) -> Result<(), String> {
         if fs::symlink_metadata(path).is_err() {
             return Ok(());
@@ -147,8 +150,8 @@ impl CniFiles {
         remove(path)
     }
 
-    /// Removes everything, the last first, and restores what was there before. What another program has replaced since stays. What is
-    /// done already is no failure.
+    /// Removes all files in reverse order, and restores the originals. Files that another program has replaced stay.
+    /// Files that are already gone are not an error.
     pub fn remove(mut self) -> Result<Vec<RemovedFile>, String> {
         let mut removed = Vec::new();
         let mut failures = Vec::new();
@@ -166,7 +169,7 @@ impl CniFiles {
             failures.extend(self.save(FILES, &self.files).err());
             return Err(failures.join("; "));
         }
-        // In this order: without the others a restored file would be one of ours.
+        // FILES goes first: if it remained without the other two, a restored original would count as ours.
         for name in [FILES, ORIGINALS, DIGESTS] {
             remove(&self.state_dir.join(name))?;
         }
@@ -183,7 +186,7 @@ impl CniFiles {
         }
     }
 
-    /// Whether the file in place is known not to be ours.
+    /// Returns whether the file in place is known not to be ours.
     fn is_replaced(&self, path: &Path) -> Result<bool, String> {
         let Some(ours) = self.digests.get(path) else { return Ok(false) };
         match fs::symlink_metadata(path) {
@@ -202,7 +205,7 @@ impl CniFiles {
         self.originals.iter().any(|known| known == path)
     }
 
-    /// A file that is written again keeps its place.
+    /// Records a path, and whether it has an original. A path that is written again keeps its position.
     fn note(&mut self, path: &Path) -> Result<(), String> {
         if self.is_noted(path) {
             return Ok(());
@@ -216,7 +219,8 @@ impl CniFiles {
         self.save(FILES, &self.files)
     }
 
-    /// Before a file is replaced: until then, what is in place stays ours if it is.
+    /// Records the digest of the new contents before the file is replaced. The digest of the current file is kept if
+    /// that file is ours, because it stays in place until the replacement.
     fn note_digest(&mut self, path: &Path, contents: Option<&[u8]>) -> Result<(), String> {
         let is_regular = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
         let in_place = if is_regular { digest_of(path)? } else { None };
@@ -264,7 +268,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Keeps a second name for what is in place, unless an earlier run has: the first one is the original.
+/// Keeps a hard link to the file in place, unless an earlier run already did: the first kept file is the original.
 fn keep(path: &Path) -> Result<(), String> {
     let kept = kept(path);
     if fs::symlink_metadata(&kept).is_ok() {
@@ -273,16 +277,16 @@ fn keep(path: &Path) -> Result<(), String> {
     match fs::hard_link(path, &kept) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A file system without links.
+        // The file system does not support hard links.
         Err(_) => replace(&kept, |new| fs::copy(path, new).map(drop)),
     }
 }
 
-/// Puts the kept file back in its place. Without one, what is in place is the original.
+/// Moves the kept file back. Without a kept file, the file in place is the original.
 fn restore(path: &Path) -> Result<(), String> {
     let kept = kept(path);
     match fs::rename(&kept, path) {
-        // Two names of one file are left as they are by a rename.
+        // `rename` does nothing if both names are links to the same file, so the kept name has to be removed.
         Ok(()) => remove(&kept),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(about(path, &error)),
@@ -299,7 +303,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// What is not there need not be removed.
+/// Removes a file. A missing file is not an error.
 pub fn remove(path: &Path) -> Result<(), String> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(about(path, &error)),
@@ -307,7 +311,7 @@ pub fn remove(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Makes the new file beside the old one and puts it in its place in one step.
+/// Writes the new file beside the old one and renames it into place.
 fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), String> {
     let new = beside(path, ".tmp");
     if let Some(dir) = path.parent() {
@@ -315,7 +319,7 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(
     }
     let written = write(&new).and_then(|()| fs::rename(&new, path));
     written.map_err(|error| {
-        // Half of it is of no use to anybody.
+        // Remove the incomplete file.
         let _ = fs::remove_file(&new);
         about(path, &error)
     })
@@ -329,7 +333,7 @@ fn about(path: &Path, error: &dyn fmt::Display) -> String {
 mod tests {
     use super::*;
 
-    /// A host with Calico's plugin and list, and the paths of both.
+    /// Returns a host directory with Calico's plugin and network list, and the paths of both.
     fn host() -> (tempfile::TempDir, [PathBuf; 2]) {
         let dir = tempfile::tempdir().unwrap();
         let paths = ["calico", "10-calico.conflist"].map(|name| dir.path().join(name));
@@ -385,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_kill_at_any_step_loses_no_original() {
-        // The steps of a write, each of which may be the last one.
+        // The steps of a write; the process may be killed after each of them.
         let steps: [fn(&mut CniFiles, &Path); 4] = [
             |files, path| files.note_digest(path, Some(b"ours")).unwrap(),
             |files, path| files.note(path).unwrap(),
@@ -401,7 +405,7 @@ mod tests {
                 if again {
                     CniFiles::load(&state).unwrap().write(path, b"ours", 0o644).unwrap();
                 }
-                // A removal that is killed after the files, before their lists.
+                // A removal that is killed after the files were removed and before their lists were.
                 let lists = [FILES, ORIGINALS, DIGESTS]
                     .map(|name| (state.join(name), fs::read(state.join(name)).ok()));
                 CniFiles::load(&state).unwrap().remove().unwrap();
@@ -430,7 +434,7 @@ mod tests {
                 files.write(path, b"ours", 0o644).unwrap();
                 fs::write(path, "of a newer Calico").unwrap();
             }
-            // A file that Calico writes again where ours only had its original set aside.
+            // A file that Calico writes again after we only moved its original away.
             let old = dir.path().join("old.conf");
             fs::write(&old, "of Calico").unwrap();
             files.set_aside(&old).unwrap();

@@ -1,4 +1,5 @@
-//! The credentials of the plugins: a token of an account of their own, renewed long before it ends.
+//! The credentials of the CNI plugins: a kubeconfig with a token of their own service account, renewed long before it
+//! expires.
 
 use crate::startup::Variables;
 use jiff::Timestamp;
@@ -8,7 +9,7 @@ use tortie_store::orchestrator::{Orchestrator, Server, Token};
 
 const ACCOUNT: &str = "tortie-cni-plugin";
 const NAMESPACE: &str = "kube-system";
-/// In a pod, the namespace it is in.
+/// In a pod, this file contains the namespace of the pod.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const SOONEST: Duration = Duration::from_secs(5);
@@ -17,7 +18,7 @@ const SOONEST: Duration = Duration::from_secs(5);
 pub struct Credentials {
     namespace: String,
     account: String,
-    /// How often to renew, if somebody has said it.
+    /// Renewal interval, if configured.
     interval: Option<Duration>,
     due: Option<Instant>,
 }
@@ -50,12 +51,12 @@ impl Credentials {
         self.due.is_none_or(|due| due <= Instant::now())
     }
 
-    /// Until they are due.
+    /// Returns the time until the credentials are due.
     pub fn remaining(&self) -> Duration {
         self.due.map(|due| due.saturating_duration_since(Instant::now())).unwrap_or_default().max(SOONEST)
     }
 
-    /// A kubeconfig with a new token.
+    /// Requests a new token and returns a kubeconfig with it.
     pub async fn renew(&mut self, orchestrator: &Orchestrator) -> Result<String, String> {
         let token = orchestrator.token(&self.namespace, &self.account, LIFETIME.as_secs()).await;
         let token = token.map_err(|error| {
@@ -75,7 +76,8 @@ impl Credentials {
     }
 }
 
-/// A quarter of its life, and up to as much again, so that not all nodes come at once.
+/// Returns the time until the renewal: a quarter of the token's remaining lifetime plus up to the same again at
+/// random, so that the nodes do not renew at the same time.
 fn wait(token: &Token, now: Timestamp, jitter: f64) -> Duration {
     let expires = token.expires.parse::<Timestamp>().unwrap_or(now);
     let left = u64::try_from(expires.duration_since(now).as_secs()).unwrap_or(0);
@@ -99,7 +101,7 @@ fn text(server: &Server, token: &str) -> String {
         "contexts": [{"name": "calico-context", "context": {"cluster": "local", "user": "calico"}}],
         "current-context": "calico-context",
     });
-    // JSON is YAML too.
+    // JSON is valid YAML.
     format!("{config:#}\n")
 }
 

@@ -1,8 +1,8 @@
-//! Installs the CNI plugins on the host and keeps them there: programs, credentials, and the configuration last, so that a
-//! runtime never finds a network that it could not use.
+//! Installs the CNI plugins on the host and keeps them installed: executables, credentials, and the network
+//! configuration last, so that a runtime never finds a network that it cannot use.
 //!
-//! What is written is noted first, in the state directory, and [`remove`] takes it away in the opposite order. Files of another
-//! program in the same places are kept until then, and the settings of its network are carried over.
+//! Each file is recorded in the state directory before it is written, and [`remove`] removes them in reverse order.
+//! Files of another program at the same paths are kept until then, and the settings of its network are carried over.
 
 mod files;
 mod kubeconfig;
@@ -22,24 +22,24 @@ use tortie_store::Limits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::Orchestrator;
 
-/// The part of the daemon, on the health page.
+/// Component name on the health page.
 const PART: &str = "CNI installation";
-/// Between looks at whether everything is still there.
+/// Interval between checks whether everything is still installed.
 const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
-/// In a container the host's directories are here, if anywhere.
+/// Mount point of the host's directories in a container.
 const HOST: &str = "/host";
 const KUBECONFIG: &str = "calico-kubeconfig";
 
-/// Everything that the environment says about it.
+/// The configuration and state of the installation.
 #[derive(Debug)]
 pub struct Installer {
     bin_dir: PathBuf,
     conf_dir: PathBuf,
-    /// The configuration directory by the name that it has on the host.
+    /// Path of the configuration directory on the host.
     shown_dir: PathBuf,
     file: String,
-    /// Of another installation, to be removed.
+    /// Name of another installation's configuration file, which is moved away.
     old_file: Option<String>,
     keep_programs: bool,
     network: Network,
@@ -51,7 +51,7 @@ pub struct Installer {
 }
 
 impl Installer {
-    /// `kubernetes_datastore` is whether the node runs on that datastore.
+    /// Creates an installer. `kubernetes_datastore` is whether Kubernetes is the node's datastore.
     pub fn new(
         variables: &Variables,
         node: &str,
@@ -83,7 +83,8 @@ impl Installer {
         })
     }
 
-    /// Never returns. What does not succeed is tried again, and is a trouble of the node meanwhile.
+    /// Keeps the plugins installed. Never returns. A failure is retried and makes the node unready until it is
+    /// resolved.
     pub async fn run(mut self, state: Arc<State>) {
         loop {
             let pause = match self.pass().await {
@@ -92,7 +93,7 @@ impl Installer {
                     pause
                 }
                 Err(reason) => {
-                    tracing::warn!(reason, "the CNI plugins are not installed; trying again");
+                    tracing::warn!(reason, "cannot install the CNI plugins; retrying");
                     state.set_trouble(PART, Some(reason));
                     RETRY
                 }
@@ -101,7 +102,7 @@ impl Installer {
         }
     }
 
-    /// Makes everything as it should be; when to look again.
+    /// Installs whatever is missing or differs. Returns the time until the next check.
     async fn pass(&mut self) -> Result<Duration, String> {
         let text = self.network.fill(&self.values, self.original()?.as_deref())?;
         self.write_programs()?;
@@ -123,7 +124,7 @@ impl Installer {
         Ok(pause)
     }
 
-    /// The configuration that another installation had.
+    /// Returns the network configuration of another installation.
     fn original(&self) -> Result<Option<Vec<u8>>, String> {
         for name in [Some(&self.file), self.old_file.as_ref()].into_iter().flatten() {
             let path = self.conf_dir.join(name);
@@ -150,25 +151,26 @@ impl Installer {
         }
         if !self.programs_checked {
             let (programs, networks) = (self.bin_dir.display(), self.shown_dir.display());
-            tracing::info!(%programs, %networks, "the CNI plugins are in their place");
+            tracing::info!(%programs, %networks, "installed the CNI plugins");
         }
         self.programs_checked = true;
         Ok(())
     }
 }
 
-/// Takes away what was installed from this state directory, the configuration first, and restores what was there before.
+/// Removes the files that were installed with this state directory, the network configuration first, and restores the
+/// originals.
 pub fn remove(state_dir: &Path) -> Result<Vec<RemovedFile>, String> {
     CniFiles::load(state_dir)?.remove()
 }
 
-/// Where a directory of the host is seen from here.
+/// Returns the path of a host directory as seen from this process.
 fn on_host(path: &str) -> PathBuf {
     let mounted = Path::new(HOST).join(path.trim_start_matches('/'));
     if mounted.is_dir() { mounted } else { PathBuf::from(path) }
 }
 
-/// A name of a file, without a way out of its directory.
+/// Rejects file names that lead out of their directory.
 fn plain(name: String) -> Result<String, String> {
     match name.contains('/') || name.starts_with('.') {
         true => Err(format!("CNI_CONF_NAME, CNI_OLD_CONF_NAME: {name:?} is not the name of a file")),
@@ -213,7 +215,7 @@ mod tests {
             assert!(fs::read(at(name)).unwrap() == PROGRAM, "{name}");
             assert_eq!(fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o755, "{name}");
         }
-        // One that cannot be run, as after a copy by hand, is no plugin.
+        // A plugin that is not executable, for example after a manual copy, is repaired.
         fs::set_permissions(at("bin/calico"), fs::Permissions::from_mode(0o644)).unwrap();
         installer.programs_checked = false;
         installer.pass().await.unwrap();
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(list["plugins"][0]["nodename"], "n1");
         assert_eq!((&list["name"], &list["plugins"][0]["mtu"]), (&"old".into(), &1400.into()));
         assert!(!at("net.d/00-old.conf").exists());
-        // Whatever somebody removes comes back.
+        // Removed files are written again.
         for name in ["bin/calico", "net.d/10-calico.conflist"] {
             fs::remove_file(at(name)).unwrap();
         }

@@ -1,4 +1,5 @@
-//! The configuration of the network: the built-in one or one that is given, with the values of this node in it.
+//! The network configuration for the runtime: the built-in one or one from the operator, filled in with the values of
+//! this node.
 
 use crate::cni::NetworkConfig;
 use crate::startup::Variables;
@@ -6,20 +7,21 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The text of a list of plugins in which `__NAMES__` stand for values.
+/// A plugin list (conflist) with placeholders of the form `__NAME__`.
 #[derive(Debug)]
 pub enum Network {
-    /// As the operator has written it.
+    /// Written by the operator.
     Given(String),
-    /// The settings of another installation on the host take precedence over it, but for these of its plugin.
+    /// The built-in list. Settings of another installation on the host take precedence over it, except for the keys
+    /// in `own`.
     Stock { list: String, own: Map<String, Value> },
 }
 
-/// What the names stand for.
+/// The values of the placeholders.
 #[derive(Debug)]
 pub struct Values(BTreeMap<&'static str, String>);
 
-/// Names whose values come from variables of the same name, and what they are without.
+/// Placeholders whose values come from environment variables of the same name, with their defaults.
 const PLAIN: [(&str, &str); 13] = [
     ("LOG_LEVEL", "info"),
     ("LOG_FILE_PATH", "/var/log/calico/cni/cni.log"),
@@ -35,12 +37,12 @@ const PLAIN: [(&str, &str); 13] = [
     ("REQUIRE_MTU_FILE", "false"),
     ("SERVICEACCOUNT_TOKEN", ""),
 ];
-/// The files of a client of etcd.
+/// Placeholders for the TLS files of an etcd client.
 const TLS: [&str; 3] = ["ETCD_CERT_FILE", "ETCD_CA_CERT_FILE", "ETCD_KEY_FILE"];
 
 impl Network {
-    /// What CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG say, else the default one; `kubernetes` says whether there is one
-    /// to ask about pods.
+    /// Reads the list from CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG, else uses the built-in one. `kubernetes` is
+    /// whether there is a Kubernetes to query about pods.
     pub fn read(variables: &Variables, kubernetes: bool) -> Result<Network, String> {
         let file = variables.get("CNI_NETWORK_CONFIG_FILE");
         if !file.is_empty() {
@@ -64,7 +66,7 @@ impl Network {
         Network::Stock { own: own.collect(), list: list.to_string() }
     }
 
-    /// `original` is the configuration of another installation on the host.
+    /// Renders the configuration. `original` is the configuration of another installation on the host.
     pub fn fill(&self, values: &Values, original: Option<&[u8]>) -> Result<String, String> {
         let list = match (self, original) {
             (Network::Given(text) | Network::Stock { list: text, .. }, None) | (Network::Given(text), _) => {
@@ -107,19 +109,20 @@ impl Values {
     }
 }
 
-/// Whether a configuration is JSON. A power cut may leave an empty file, or half of one, from which nothing can be carried over.
+/// Returns whether a configuration is JSON. A power failure may leave an empty or incomplete file, from which nothing
+/// can be carried over.
 pub fn is_readable_network(text: &[u8]) -> bool {
     serde_json::from_slice::<Value>(text).is_ok()
 }
 
-/// Returns the list of plugins of another installation with these keys of its `calico` plugin as ours are. Everything else stays:
-/// the name of the network, chained plugins, MTU, address management, policy and features. A node name of the other installation
-/// is dropped if ours is not among the keys.
+/// Returns the plugin list of another installation, with the keys in `own` set in its `calico` plugin. Everything
+/// else stays: the name of the network, chained plugins, MTU, IPAM, policy and features. The node name of the other
+/// installation is dropped if ours is not among the keys.
 pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, String> {
     let broken =
         |reason: &str| format!("the network configuration that is there cannot be carried over: {reason}");
     let mut list: Value = serde_json::from_slice(original).map_err(|error| broken(&error.to_string()))?;
-    // A single plugin, in the older form.
+    // The older form of a single plugin without a list.
     if list.get("plugins").is_none() && list.get("type").is_some() {
         let mut plugin = list;
         list = json!({});
@@ -154,7 +157,7 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, St
     Ok(list)
 }
 
-/// The stock configuration of Calico; without Kubernetes, without what is about it.
+/// Returns Calico's stock configuration. Without Kubernetes, the settings for it are left out.
 fn stock(variables: &Variables, kubernetes: bool) -> Value {
     let both = variables.flag("CNI_ASSIGN_IPV6", false);
     let mut plugin = json!({
@@ -177,7 +180,7 @@ fn stock(variables: &Variables, kubernetes: bool) -> Value {
     })
 }
 
-/// Fit to stand between quotation marks.
+/// Escapes a value for use inside a JSON string.
 fn escaped(value: &str) -> String {
     let quoted = Value::String(value.to_owned()).to_string();
     quoted[1..quoted.len() - 1].to_owned()
@@ -232,7 +235,7 @@ mod tests {
         assert!(filled(&[("CNI_NETWORK_CONFIG_FILE", "/nonexistent")], false).is_err());
     }
 
-    /// As an older Calico has it, with what operators add.
+    /// The configuration of an older Calico, with typical additions of operators.
     const CALICO: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugins": [
         {"type": "calico", "datastore_type": "kubernetes", "nodename": "worker-1", "mtu": 1430, "num_queues": 4,
          "ipam": {"type": "calico-ipam", "assign_ipv6": "true", "ipv4_pools": ["10.9.0.0/16"]},
@@ -248,7 +251,7 @@ mod tests {
         expected["plugins"][0]["nodename"] = "n1".into();
         expected["plugins"][0]["kubernetes"]["kubeconfig"] = "/etc/cni/net.d/calico-kubeconfig".into();
         assert_eq!(list, expected);
-        // The operator's own settings of this installation win.
+        // Settings that the operator made for this installation take precedence.
         let list = filled_over(&[("CNI_MTU", "1400")], true, Some(CALICO.as_bytes())).unwrap();
         assert_eq!(list["plugins"][0]["mtu"], 1400);
         let given = [("CNI_NETWORK_CONFIG", r#"{"name":"x","plugins":[]}"#)];

@@ -1,4 +1,4 @@
-//! What every cluster has: its ClusterInformation, the tiers, and settings to be changed later.
+//! Creates the objects that every cluster has: ClusterInformation, the default tiers, and the default configurations.
 
 use super::{StartupError, Variables};
 use tortie_model::kinds::{
@@ -9,7 +9,7 @@ use tortie_model::scalar::Duration;
 use tortie_model::{ObjectMeta, Resource};
 use tortie_store::{Error, Resources};
 
-/// How often a lost race with other nodes is run again.
+/// Maximum number of attempts after write conflicts with other nodes.
 const ATTEMPTS: usize = 6;
 
 pub async fn ensure_defaults(
@@ -49,7 +49,7 @@ pub async fn ensure_defaults(
     Ok(())
 }
 
-/// Makes an object of settings, or writes into one that is there what nobody has said in it.
+/// Creates a FelixConfiguration, or fills in the fields that are unset in an existing one.
 async fn fill_in(
     resources: &Resources,
     name: &str,
@@ -75,11 +75,12 @@ async fn fill_in(
         };
         match written {
             Ok(_) => return Ok(()),
-            // Another node was faster.
+            // Another node wrote the object first.
             Err(error) if error.is_lost_race() => last = Some(error),
-            // What this version cannot read or may not change stays as it is: it is no reason to have no node.
+            // An object that this version cannot read or may not change is left alone, and the node starts without
+            // the defaults.
             Err(error @ (Error::Validation(_) | Error::Parse { .. } | Error::Unauthorized(_))) => {
-                tracing::warn!(name, %error, "the FelixConfiguration is not filled in with what every cluster has");
+                tracing::warn!(name, %error, "cannot set the default values in the FelixConfiguration");
                 return Ok(());
             }
             Err(error) => return Err(error.into()),

@@ -1,11 +1,11 @@
-//! Which address of the host is the node's: the methods of the reference, as functions of the interfaces.
+//! Autodetection of the node's address, with the methods of Calico, as functions of the interface list.
 
 use super::interfaces::Interface;
 use ipnet::IpNet;
 use regex::Regex;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
-/// How the names of interfaces begin that are of other software or ours and never carry the node's address.
+/// Name prefixes of interfaces of other software or of our own that never carry the node's address.
 const EXCLUDED: &[&str] = &[
     "docker",
     "cbr",
@@ -28,14 +28,14 @@ const EXCLUDED: &[&str] = &[
     "nodelocaldns",
 ];
 
-/// What was chosen and why.
+/// The detected address and why it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub address: IpNet,
     pub reason: String,
 }
 
-/// Finds an address of the family by a method: `first-found`, `interface=eth.*`, `can-reach=10.0.0.1`, ...
+/// Detects an address of the family by a method: `first-found`, `interface=eth.*`, `can-reach=10.0.0.1`, ...
 pub fn detect(method: &str, interfaces: &[Interface], v6: bool) -> Result<Choice, String> {
     let method = if method.is_empty() { "first-found" } else { method };
     let (name, value) = method.split_once('=').unwrap_or((method, ""));
@@ -66,7 +66,7 @@ pub fn detect(method: &str, interfaces: &[Interface], v6: bool) -> Result<Choice
     Ok(Choice { address, reason: format!("on interface {interface}, by {method}") })
 }
 
-/// Names of interfaces whose addresses a node publishes.
+/// Returns the interfaces whose addresses the node publishes, sorted by name.
 pub fn published(interfaces: &[Interface]) -> Vec<&Interface> {
     let mut kept: Vec<&Interface> = interfaces.iter().filter(|i| !is_excluded(&i.name)).collect();
     kept.sort_by(|a, b| a.name.cmp(&b.name));
@@ -77,7 +77,8 @@ fn is_excluded(interface: &str) -> bool {
     EXCLUDED.iter().any(|beginning| interface.starts_with(beginning))
 }
 
-/// Like Go's: not only public addresses, but anything that is one host's and routable.
+/// Returns whether the address is global unicast in the sense of Go's `net` package, which includes private
+/// addresses.
 pub fn is_global_unicast(address: IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -86,7 +87,7 @@ pub fn is_global_unicast(address: IpAddr) -> bool {
     !link_local && !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
 }
 
-/// The last interface of the kernel's list comes first.
+/// Returns the first usable address. The interfaces are searched from the end of the kernel's list.
 fn first(interfaces: &[Interface], v6: bool, wanted: impl Fn(&str, &IpNet) -> bool) -> Option<(&str, IpNet)> {
     interfaces.iter().rev().find_map(|interface| {
         let usable = |net: &&IpNet| {
@@ -96,7 +97,7 @@ fn first(interfaces: &[Interface], v6: bool, wanted: impl Fn(&str, &IpNet) -> bo
     })
 }
 
-/// The address that packets to a destination would carry. Nothing is sent.
+/// Returns the source address of packets to a destination. Sends nothing.
 fn reach(destination: &str, interfaces: &[Interface], v6: bool) -> Result<Choice, String> {
     let failed = |reason: String| format!("autodetection can-reach={destination}: {reason}");
     let targets = (destination, 80).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
@@ -114,7 +115,7 @@ fn reach(destination: &str, interfaces: &[Interface], v6: bool) -> Result<Choice
     Ok(Choice { address, reason: format!("the way to {destination} leaves from it") })
 }
 
-/// The address with the prefix length it has on its interface.
+/// Returns the address with the prefix length that it has on its interface.
 pub fn with_mask(address: IpAddr, interfaces: &[Interface]) -> Option<IpNet> {
     interfaces.iter().flat_map(|interface| &interface.addresses).find(|net| net.addr() == address).copied()
 }

@@ -1,4 +1,5 @@
-//! What Felix's own settings say before any datastore can be asked: where it is, and who this host is.
+//! Felix settings that are needed before the datastore can be read: the location of the datastore, and the name of
+//! this host.
 
 use super::Variables;
 use std::io;
@@ -9,7 +10,8 @@ use tortie_store::config::settings_file;
 const PREFIX: &str = "felix_";
 const KUBERNETES: &str = "kubernetes";
 
-/// Variables `FELIX_*` and, weaker, the lines of felix.cfg. Case does not matter, and what is empty is not said.
+/// Environment variables `FELIX_*` and, with lower precedence, the lines of felix.cfg. Names are case-insensitive,
+/// and empty values count as unset.
 #[derive(Clone, Debug, Default)]
 pub struct FelixSettings {
     variables: Vec<(String, String)>,
@@ -26,13 +28,13 @@ impl FelixSettings {
         Ok(FelixSettings { variables, file: settings_file::read(file)? })
     }
 
-    /// The name of the host, if it is said.
+    /// Returns the configured host name, or an empty string.
     pub fn hostname(&self) -> &str {
         self.get("FelixHostname")
     }
 
-    /// The datastore that calicoctl's settings mean, unless Felix's name another one: as in Felix, their etcd is the
-    /// stronger. The type is not, since here one process is both.
+    /// Returns the datastore of calicoctl's settings, with the etcd settings of Felix applied over it: as in Felix,
+    /// these take precedence. The datastore type of Felix does not, because here one process uses both.
     pub fn datastore(&self, mut config: Config) -> Config {
         if config.datastore_type.is_empty() && self.get("DatastoreType").eq_ignore_ascii_case(KUBERNETES) {
             config.datastore_type = KUBERNETES.to_owned();

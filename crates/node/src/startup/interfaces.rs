@@ -1,4 +1,4 @@
-//! The host's interfaces and their addresses.
+//! Lists the host's interfaces and their addresses.
 
 use ipnet::IpNet;
 use nix::ifaddrs::getifaddrs;
@@ -11,7 +11,7 @@ pub struct Interface {
     pub addresses: Vec<IpNet>,
 }
 
-/// In the order of the kernel.
+/// Returns the interfaces in the order of the kernel.
 pub fn local_interfaces() -> std::io::Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
     for entry in getifaddrs()? {

@@ -1,5 +1,5 @@
-//! What a node does before it carries workloads: it finds out who it is, says so in the store, and makes sure that what
-//! every cluster has is there.
+//! The start-up of a node: determines its name and addresses, registers it in the datastore, and creates the default
+//! objects of a cluster.
 
 mod defaults;
 mod detect;
@@ -15,7 +15,7 @@ pub use register::{Compared, refresh_addresses, register};
 
 use std::collections::BTreeMap;
 
-/// The environment, given rather than read, so that tests can say what it is.
+/// The environment variables. Passed as a value, so that tests can set them.
 #[derive(Clone, Debug, Default)]
 pub struct Variables(pub BTreeMap<String, String>);
 
@@ -24,12 +24,12 @@ impl Variables {
         Variables(std::env::vars().collect())
     }
 
-    /// The value, trimmed; empty if there is none.
+    /// Returns the trimmed value, or an empty string if the variable is unset.
     pub fn get(&self, name: &str) -> &str {
         self.0.get(name).map(|value| value.trim()).unwrap_or_default()
     }
 
-    /// As the reference reads switches: anything that is not clearly no means yes.
+    /// Parses a boolean as Calico does: every value that is not explicitly negative is true.
     pub fn flag(&self, name: &str, default: bool) -> bool {
         match self.get(name).to_lowercase().as_str() {
             "" => default,
@@ -54,7 +54,7 @@ pub enum StartupError {
 }
 
 impl StartupError {
-    /// Whether it may pass by itself.
+    /// Returns whether the error may go away without intervention.
     pub fn is_worth_waiting(&self) -> bool {
         match self {
             StartupError::Store(error) => {

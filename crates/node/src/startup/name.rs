@@ -1,9 +1,10 @@
-//! The name of the node.
+//! Determines the name of the node.
 
 use super::{StartupError, Variables};
 use std::path::Path;
 
-/// NODENAME, else what Felix's settings say, else what a former run wrote down, else HOSTNAME, else the host's name.
+/// Returns NODENAME, else the name in Felix's settings, else the name that an earlier run stored, else HOSTNAME, else
+/// the kernel's host name.
 pub fn node_name(variables: &Variables, felix: &str, file: &Path) -> Result<String, StartupError> {
     if let Some(named) = [variables.get("NODENAME"), felix].into_iter().find(|name| !name.is_empty()) {
         return Ok(named.to_owned());

@@ -1,4 +1,4 @@
-//! The pools a cluster starts with.
+//! Creates the default IP pools of a cluster.
 
 use super::interfaces::Interface;
 use super::{StartupError, Variables};
@@ -8,7 +8,7 @@ use tortie_model::ObjectMeta;
 use tortie_model::kinds::{EncapMode, IPPool, IPPoolSpec};
 use tortie_store::{Error, Resources};
 
-/// Makes a pool for each family that has none.
+/// Creates a pool for each address family that has none.
 pub async fn ensure_pools(
     resources: &Resources,
     variables: &Variables,
@@ -88,13 +88,13 @@ async fn create(resources: &Resources, pool: IPPool) -> Result<(), StartupError>
             tracing::info!(cidr, "created the default IP pool");
             Ok(())
         }
-        // Another node was faster, perhaps with another CIDR that this one overlaps.
+        // Another node created it first, perhaps with another CIDR that this one overlaps.
         Err(Error::AlreadyExists { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// 192.168.0.0/16 unless the host is in it, else the first of 172.16-31.0.0/16 it is not in.
+/// Returns 192.168.0.0/16 unless the host has an address in it, else the first of 172.16-31.0.0/16 without one.
 fn free_ipv4(interfaces: &[Interface]) -> String {
     let addresses = || interfaces.iter().flat_map(|interface| &interface.addresses);
     let free = |cidr: &String| {

@@ -1,4 +1,4 @@
-//! The Node resource: the node's addresses as others see them.
+//! Registers the node: writes its addresses to the Node object.
 
 use super::interfaces::{Interface, local_interfaces};
 use super::{StartupError, Variables, defaults, detect, pools};
@@ -13,7 +13,7 @@ use tortie_store::{Error, Resources};
 
 const ATTEMPTS: usize = 10;
 
-/// Announces the node and makes sure that what every cluster has is there.
+/// Registers the node and creates the default objects of a cluster.
 pub async fn register(
     resources: &Resources,
     variables: &Variables,
@@ -26,12 +26,12 @@ pub async fn register(
     defaults::ensure_defaults(resources, variables, name, version).await
 }
 
-/// The host's interfaces when the node was last compared with them.
+/// The host's interfaces at the last comparison with the Node object.
 #[derive(Debug, Default)]
 pub struct Compared(Option<Vec<Interface>>);
 
-/// Looks at the host's addresses again and says so if they changed. The datastore is asked only if the interfaces are not
-/// as they were.
+/// Updates the Node object if the host's addresses changed. Reads the datastore only if the interfaces differ from
+/// the last comparison.
 pub async fn refresh_addresses(
     resources: &Resources,
     variables: &Variables,
@@ -91,7 +91,7 @@ async fn announce(
     Err(last.map_or_else(|| StartupError::Detection("the node keeps changing".to_owned()), Into::into))
 }
 
-/// Puts into the node what the environment and the host say.
+/// Sets the fields of the Node object from the environment and the host's interfaces.
 fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) -> Result<(), StartupError> {
     let routed = variables.get("CALICO_NETWORKING_BACKEND") != "none";
     let bgp = node.spec.bgp.get_or_insert_with(NodeBGPSpec::default);
@@ -138,7 +138,7 @@ fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) ->
     Ok(())
 }
 
-/// The node's address of a family: given, found, or as it was; empty for none.
+/// Returns the node's address of a family: configured, detected or stored; empty if there is none.
 fn address(
     variables: &Variables,
     interfaces: &[Interface],
@@ -181,12 +181,12 @@ fn address(
         StartupError::Setting(format!("{variable}={given} is not an address of its family"))
     })?;
     if detect::with_mask(net.addr(), interfaces).is_none() {
-        tracing::warn!(address = %net, "the address of the node is on none of its interfaces; other nodes will not reach it");
+        tracing::warn!(address = %net, "no interface of the host has the address of the node; other nodes cannot reach it");
     }
     Ok(net.to_string())
 }
 
-/// Interfaces with plain addresses, of the families that are switched on.
+/// Returns the interfaces with global unicast addresses of the enabled families.
 fn published(variables: &Variables, interfaces: &[Interface]) -> Vec<NodeInterface> {
     let wanted = |v6: bool| {
         let given = variables.get(if v6 { "IP6" } else { "IP" });
@@ -204,7 +204,7 @@ fn published(variables: &Variables, interfaces: &[Interface]) -> Vec<NodeInterfa
     published
 }
 
-/// Two nodes with one address would take each other's traffic.
+/// Fails if another node has the same address, because the two would receive each other's traffic.
 async fn check_conflict(
     resources: &Resources,
     variables: &Variables,
