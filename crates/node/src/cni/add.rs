@@ -1,4 +1,5 @@
-//! ADD: an address, an interface, an endpoint, and everything programmed before the answer.
+//! The CNI ADD command: assigns addresses, creates the interface and the endpoint, and responds after everything is
+//! programmed.
 
 use super::chained::Chained;
 use super::gates;
@@ -25,10 +26,10 @@ use tortie_model::{Key, Kind, ObjectMeta, Resource, Value};
 use tortie_store::Error;
 use tortie_store::orchestrator::Orchestrator;
 
-/// What an ADD came to.
+/// The outcome of an ADD.
 pub(super) struct Added {
     pub result: CniResult,
-    /// Not what an earlier ADD had made.
+    /// False if an earlier ADD had already made the attachment.
     pub is_new: bool,
 }
 
@@ -48,7 +49,7 @@ impl Service {
         let id = Service::record_id(request);
         let mut joined = Vec::new();
         if let Some(known) = self.journal.get(&id) {
-            // The same again is answered with the same, as long as it still stands.
+            // A repeated ADD gets the same result, as long as the attachment is intact.
             if known.phase == Phase::Live
                 && known.is_in(&request.netns)
                 && self.is_intact(request, &known).await
@@ -56,12 +57,12 @@ impl Service {
                 return self.repeat(request, known);
             }
             if known.adopted && known.phase == Phase::Live {
-                // Its interface is another program's work, and may carry traffic.
+                // Another program created the interface, and it may carry traffic.
                 self.refuse_wired(request).await?;
             }
             self.undo(&known).await?;
             if known.is_in(&request.netns) {
-                // What is wired again is in all its networks again.
+                // A container that is attached again rejoins all its further networks.
                 joined = known.joined;
                 joined.retain(|joined| joined.phase == Phase::Live);
             }
@@ -102,7 +103,7 @@ impl Service {
             self.journal.announce(&record);
         }
         if let Err(error) = self.take_over(&record).and_then(|()| self.write(&record, true)) {
-            // Nothing is begun; the file is perhaps not there either.
+            // Nothing has been started, and the file may not exist.
             let _ = self.journal.remove(&record.id);
             return Err(error);
         }
@@ -124,12 +125,13 @@ impl Service {
         if result.is_err()
             && let Err(error) = self.undo(&record).await
         {
-            tracing::warn!(%error, container = request.container_id, "a failed ADD is not rolled back yet, trying again");
+            tracing::warn!(%error, container = request.container_id, "cannot roll back a failed ADD; retrying");
         }
         result.map(|result| Added { result, is_new: true })
     }
 
-    /// Answers an ADD again. An adopted record learns the namespace as the runtime names it.
+    /// Repeats the response to an ADD. Updates the network namespace path of an adopted record to that of the
+    /// runtime.
     fn repeat(&self, request: &Request, mut known: Record) -> Result<Added, CniError> {
         let result = known.result.as_mut();
         let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
@@ -144,8 +146,8 @@ impl Service {
         Ok(Added { result, is_new: false })
     }
 
-    /// Refuses an interface that another program made, before anything is begun that would have to be undone: the address and the
-    /// endpoint of such a container are not ours to give back.
+    /// Fails if another program created the interface, before anything is started that would have to be undone: the
+    /// address and the endpoint of such a container are not ours to release.
     async fn refuse_wired(&self, request: &Request) -> Result<(), CniError> {
         if request.config.previous.is_some() {
             return Ok(());
@@ -188,7 +190,8 @@ impl Service {
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
         crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
-        // Known from now on: news of the endpoint may come before the attachment lives.
+        // Publish the result in the journal now, because the feed may deliver the endpoint before the attachment is
+        // live.
         self.journal.announce(&Record { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
         let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
@@ -197,7 +200,7 @@ impl Service {
         Ok((result(request, record, &attach, &attached, mac, addresses), workload))
     }
 
-    /// What another plugin has wired.
+    /// Enforces policy on an interface that another plugin created.
     async fn adopt(
         &self,
         request: &Request,
@@ -220,7 +223,7 @@ impl Service {
         Ok((chained.result, workload))
     }
 
-    /// Writes the endpoint and returns when its policy is in force, with the endpoint as the datastore has it.
+    /// Writes the endpoint and returns it as stored, once its policy is in force.
     async fn enforce(
         &self,
         record: &Record,
@@ -238,7 +241,7 @@ impl Service {
         Ok(workload)
     }
 
-    /// Addresses from our own management, or those that a pod names.
+    /// Assigns addresses from Calico IPAM, or uses those that the pod's annotations name.
     async fn assign_as_wished(&self, mut request: Request, wishes: &Wishes) -> Result<CniResult, CniError> {
         wishes.apply(&mut request.config);
         let listed = match &wishes.addresses {
@@ -350,7 +353,7 @@ impl Service {
         )
     }
 
-    /// Creates the endpoint, or replaces the one of the pod's former sandbox.
+    /// Creates the endpoint, or replaces that of the pod's previous sandbox.
     async fn write_endpoint(&self, endpoint: WorkloadEndpoint) -> Result<(Key, Resource), CniError> {
         let (namespace, name) = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
         let key = Key::resource(Kind::WorkloadEndpoint, &namespace, &name);
@@ -381,14 +384,14 @@ impl Service {
         Err(CniError::new(code::TRY_AGAIN, "the endpoint keeps changing while it is written").with(reason))
     }
 
-    /// The profile named after the network, for networks without a policy type. It is made once and never changed;
-    /// returns its name if it is certain to be in the store.
+    /// Creates the profile named after the network, for networks without a policy type. An existing profile is never
+    /// changed. Returns the name if the profile certainly exists in the datastore.
     pub(super) async fn ensure_profile(
         &self,
         request: &Request,
         identity: &Identity,
     ) -> Result<Option<String>, CniError> {
-        // There profiles are made from namespaces.
+        // With the Kubernetes datastore, profiles are derived from namespaces.
         if self.resources.client().is_kubernetes() {
             return Ok(Some(format!("kns.{}", identity.namespace)));
         }
@@ -418,7 +421,8 @@ impl Service {
         }
     }
 
-    /// A new sandbox of a pod takes interface and endpoint from the old one, which keeps only its address.
+    /// Transfers the interface and the endpoint from the pod's previous sandbox to the new one. The previous sandbox
+    /// keeps only its address.
     fn take_over(&self, record: &Record) -> Result<(), CniError> {
         let same = |other: &Record| {
             other.id != record.id
@@ -432,7 +436,8 @@ impl Service {
         Ok(())
     }
 
-    /// The IPAM plugin to call; one that is not there could not undo anything either.
+    /// Returns the IPAM plugin to call. Fails if its executable is missing, because it could not undo anything
+    /// either.
     async fn delegate(
         &self,
         request: &Request,
@@ -442,7 +447,7 @@ impl Service {
         delegate.program().map(|_| delegate)
     }
 
-    /// The networks that Kubernetes has given the node, for whom wants them.
+    /// Returns the pod CIDRs of the node if the IPAM configuration refers to them.
     async fn pod_cidrs(
         &self,
         request: &Request,
@@ -471,7 +476,7 @@ impl Service {
     }
 }
 
-/// The profile that a network gives to its endpoints, where Kubernetes does not say more.
+/// Returns the profile that a network gives to its endpoints, unless Kubernetes defines it.
 pub(super) fn profile_of(request: &Request, identity: &Identity) -> String {
     match request.config.policy.kind.as_str() {
         "k8s" => format!("kns.{}", identity.namespace),
@@ -479,7 +484,8 @@ pub(super) fn profile_of(request: &Request, identity: &Identity) -> String {
     }
 }
 
-/// The endpoint as it stands in the datastore, with what was wired: Kubernetes may still tell of the pod's former sandbox.
+/// Returns the stored endpoint with the addresses of this attachment: Kubernetes may still report the pod's previous
+/// sandbox.
 fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container_id: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
     endpoint.spec.ip_nats = nats;
@@ -488,14 +494,14 @@ fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container
     Resource::WorkloadEndpoint(endpoint)
 }
 
-/// The endpoint on the interface that it has: Kubernetes knows only how we would have called it.
+/// Returns the endpoint with its actual interface name: Kubernetes only has the name that is derived from the pod.
 fn on_interface(endpoint: Resource, interface: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = endpoint else { return endpoint };
     interface.clone_into(&mut endpoint.spec.interface_name);
     Resource::WorkloadEndpoint(endpoint)
 }
 
-/// Each stands for the pod's address of its family, if it has one.
+/// Maps each floating address to the pod's address of the same family, if there is one.
 fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
     let pair = |external: &IpAddr| {
         let internal = addresses.iter().find(|address| address.is_ipv4() == external.is_ipv4())?;
@@ -529,7 +535,8 @@ fn result(
     }
 }
 
-/// What the kernel refuses now, it refuses at the next attempt too; what is about the daemon passes.
+/// Maps an engine error to a CNI error. An object that the kernel refused would be refused again, so a retry helps
+/// only with the other errors.
 pub(super) fn not_programmed(error: RequestError) -> CniError {
     let code = match &error {
         RequestError::Refused(Refusal::Kernel { .. } | Refusal::Endpoint(_)) => code::FAILED,

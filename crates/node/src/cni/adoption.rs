@@ -1,6 +1,6 @@
-//! Adopts containers that another program attached to this node: from the endpoint in the datastore, the record of the
-//! address and the interface in the kernel it makes the journal entry that our own ADD would have made. Nothing is changed in the
-//! datastore or in the kernel, and an endpoint whose interface does not exist is not adopted.
+//! Adopts containers that another program attached to this node. From the endpoint in the datastore, the address
+//! allocation and the interface in the kernel it creates the journal record that our own ADD would have written. It
+//! changes neither the datastore nor the kernel, and does not adopt an endpoint whose interface does not exist.
 
 use super::request::{check_container_id, check_interface};
 use super::result::{CniResult, Interface, Ip};
@@ -16,12 +16,12 @@ use tortie_model::ipam::AllocationAttribute;
 use tortie_model::kinds::WorkloadEndpoint;
 use tortie_model::{Key, Resource};
 
-/// The part of the node that has the warning.
+/// Component name of the warning on the health page.
 const PART: &str = "adoption";
-/// How many endpoints are named on the health page.
+/// Maximum number of endpoints named on the health page.
 const MAX_NAMED_ENDPOINTS: usize = 5;
 
-/// Why adoption is tried again later.
+/// A failure after which the adoption is tried again later.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptionError {
     #[error("cannot look for the interfaces of endpoints: {0}")]
@@ -35,14 +35,14 @@ pub enum AdoptionError {
 }
 
 impl Service {
-    /// Adopts all containers that the journal does not know. Those that cannot be adopted although their interface exists are
-    /// reported.
+    /// Adopts all containers that the journal does not know. Reports those whose interface exists but that cannot be
+    /// adopted.
     pub async fn adopt_endpoints(&self) {
         let outcome = self.adopt_where(|_| true).await;
         let mut lines = match outcome {
             Ok(rejected) => rejected,
             Err(error) => {
-                tracing::warn!(%error, "containers that another program attached are not adopted yet, trying again");
+                tracing::warn!(%error, "cannot adopt containers that another program attached; retrying");
                 vec![error.to_string()]
             }
         };
@@ -57,12 +57,12 @@ impl Service {
         self.state.set_warning(PART, (!lines.is_empty()).then(|| lines.join("; ")));
     }
 
-    /// Adopts one container, if it waits for that. The caller must not hold its lock.
+    /// Adopts one container if it is pending. The caller must not hold its lock.
     pub(super) async fn adopt_container(&self, container_id: &str) -> Result<(), AdoptionError> {
         self.adopt_where(|endpoint| endpoint.spec.container_id == container_id).await.map(drop)
     }
 
-    /// Returns the endpoints that have an interface and cannot be adopted, with the reason.
+    /// Adopts the selected endpoints. Returns those that have an interface and cannot be adopted, with the reason.
     async fn adopt_where(
         &self,
         wanted: impl Fn(&WorkloadEndpoint) -> bool,
@@ -98,7 +98,8 @@ impl Service {
         for (key, endpoint, search, pod) in wired {
             let has_host_mac = pod.has_host_mac;
             let record = adopted_record(endpoint, search, pod, &allocations);
-            // Neither an address nor an interface as the CNI plugins make them: whoever wrote the endpoint looks after it.
+            // Skip endpoints with neither an address from IPAM nor an interface as created by the CNI plugins: the
+            // author of the endpoint manages them.
             if record.handle.is_some() || has_host_mac {
                 self.insert_adopted(&key, record).await?;
             }
@@ -116,7 +117,7 @@ impl Service {
                     || other.endpoint == record.endpoint
                     || other.host_interface == record.host_interface
             };
-            // A request of the runtime was faster, and knows better.
+            // A request of the runtime was handled first and has better data.
             if self.journal.find(is_taken).is_some() {
                 return Ok(());
             }
@@ -149,7 +150,8 @@ fn search(endpoint: &WorkloadEndpoint) -> PodSearch {
     }
 }
 
-/// The values become names of files and of interfaces that a DEL removes, and anybody who may write endpoints chooses them.
+/// Validates the values of an endpoint. They become names of files and of interfaces that a DEL removes, and any
+/// client that may write endpoints can choose them.
 fn check(endpoint: &WorkloadEndpoint, search: &PodSearch, prefixes: &[String]) -> Result<(), String> {
     let spec = &endpoint.spec;
     check_container_id(&spec.container_id).map_err(|error| format!("containerID: {error}"))?;
@@ -176,7 +178,7 @@ fn adopted_record(
     let spec = &endpoint.spec;
     let handle = handle(&endpoint, search, allocations);
     let network = handle.as_deref().and_then(|handle| network_of(handle, &spec.container_id));
-    // Calico gives a container that is no pod the profile of its network.
+    // Calico gives a container that is not a pod the profile of its network.
     let profile = spec.profiles.first().filter(|_| spec.orchestrator == "cni");
     let network = network.or(profile.map(String::as_str)).unwrap_or_default().to_owned();
     let netns = pod.netns.map(|path| path.display().to_string()).unwrap_or_default();
@@ -211,7 +213,8 @@ fn adopted_record(
     }
 }
 
-/// The handle that has the addresses, if it is this container's alone: what it has is released with the container.
+/// Returns the IPAM handle of the addresses if it belongs to this container only. Its addresses are released with the
+/// container.
 fn handle(
     endpoint: &WorkloadEndpoint,
     search: &PodSearch,
@@ -228,7 +231,7 @@ fn handle(
     own.next().map(str::to_owned)
 }
 
-/// The network in `<network>.<container>`.
+/// Returns the network of a handle of the form `<network>.<container>`.
 fn network_of<'a>(handle: &'a str, container_id: &str) -> Option<&'a str> {
     handle.strip_suffix(container_id)?.strip_suffix('.').filter(|network| !network.is_empty())
 }
@@ -280,7 +283,7 @@ mod tests {
             (Some("k8s-pod-network.c1"), "k8s-pod-network")
         );
         assert_eq!((record("c1").handle.as_deref(), record("c1").network.as_str()), (Some("c1"), "net"));
-        // Of a virtual machine, which keeps its addresses longer than its pods live.
+        // The handle of a virtual machine, which keeps its addresses longer than its pods live.
         assert_eq!(record("k8s-pod-network.vmi.shop.vm1").handle, None);
         assert_eq!(record("net.xc1").handle, None);
     }

@@ -1,23 +1,24 @@
-//! Behind another plugin in the list of a network: that one has wired the container, and we enforce policy on its interface.
-//! Addresses, routes and the interface itself stay the other's.
+//! Chained mode: another plugin earlier in the plugin list has created the container's interface, and we enforce
+//! policy on it. Addresses, routes and the interface itself remain under the control of the other plugin.
 
 use super::config::NetworkConfig;
 use super::result::{CniResult, Interface};
 use std::net::IpAddr;
 use tortie_cni::{CniError, code};
 
-/// What the plugins before us have made.
+/// The result of the plugins before us.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Chained {
     pub result: CniResult,
-    /// The host's end.
+    /// Name of the interface on the host.
     pub host_interface: String,
-    /// Of the container's end.
+    /// MAC address of the interface in the container.
     pub mac: String,
 }
 
 impl Chained {
-    /// Nothing for the first plugin of a list. `prefixes` are what the interfaces of workloads begin with.
+    /// Parses `prevResult`. Returns None for the first plugin of a list. `prefixes` are the name prefixes of workload
+    /// interfaces.
     pub fn of(
         config: &NetworkConfig,
         ifname: &str,
@@ -28,7 +29,7 @@ impl Chained {
             |reason: String| CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason);
         let result = CniResult::read(previous).map_err(wrong)?;
         let is_outside = |interface: &&Interface| interface.sandbox.is_empty() && !interface.name.is_empty();
-        // A bridge comes before its port.
+        // The bridge plugin lists the bridge before its port.
         let Some(outside) = result.interfaces.iter().rfind(is_outside) else {
             return Err(wrong("it names no interface of the host".to_owned()));
         };

@@ -1,4 +1,4 @@
-//! CHECK: whether an attachment is still what the ADD said it is.
+//! The CNI CHECK command: compares an attachment with the result of its ADD.
 
 use super::request::Request;
 use super::result::CniResult;
@@ -29,14 +29,14 @@ impl Service {
         }
     }
 
-    /// Whether a repeated ADD can be answered with the former result.
+    /// Returns whether a repeated ADD can be answered with the previous result.
     pub(super) async fn is_intact(&self, request: &Request, record: &Record) -> bool {
         let wrong = self.differences(request, record).await;
         if !wrong.is_empty() {
             tracing::info!(
                 container = request.container_id,
                 wrong = wrong.join("; "),
-                "the attachment is not as it was; attaching the container again"
+                "the attachment differs from its ADD; attaching the container again"
             );
         }
         wrong.is_empty()
@@ -70,11 +70,12 @@ impl Service {
             }
         }
         if record.chained || joined.is_some() {
-            // Whoever wired the container answers for the rest: another plugin, or the network it was first in.
+            // The other plugin, or the network that the container joined first, is responsible for the rest.
             return wrong;
         }
         if record.adopted {
-            // Versions of Calico differ in settings and routes: the pair and the addresses are what counts.
+            // Calico versions differ in settings and routes, so only the interface pair and the addresses are
+            // compared.
             let search = PodSearch {
                 host_interface: record.host_interface.clone(),
                 container_interface: record.id.ifname.clone(),

@@ -1,4 +1,4 @@
-//! The network configuration a runtime passes on standard input: the keys that mean something here.
+//! The network configuration that a runtime passes on standard input, limited to the keys that we use.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -23,11 +23,11 @@ pub struct NetworkConfig {
     pub feature_control: FeatureControl,
     pub dataplane_options: DataplaneOptions,
     pub policy_setup_timeout_seconds: i64,
-    /// URLs that must answer well before anything is attached.
+    /// URLs that must respond successfully before a container is attached.
     pub readiness_gates: Vec<String>,
-    /// `args."org.apache.mesos".network_info.labels.labels[]`.
+    /// Mesos labels: `args."org.apache.mesos".network_info.labels.labels[]`.
     pub args: Value,
-    /// Labels of the endpoint, for runtimes that have none to tell.
+    /// Labels of the endpoint, for runtimes that do not pass any.
     pub tortie_labels: BTreeMap<String, String>,
     #[serde(rename = "prevResult")]
     pub previous: Option<Value>,
@@ -70,7 +70,7 @@ pub struct Policy {
 pub struct Kubernetes {
     pub kubeconfig: String,
     pub k8s_api_root: String,
-    /// The node whose networks host-local is given.
+    /// The node whose pod CIDRs host-local uses.
     pub node_name: String,
 }
 
@@ -101,11 +101,11 @@ pub struct Attachment {
     pub ifname: String,
 }
 
-/// What a runtime assumes when the version is not given.
+/// The version that applies if the configuration does not state one.
 const UNSTATED_VERSION: &str = "0.2.0";
 
 impl NetworkConfig {
-    /// Reads a configuration: the keys we know, and all of it for a plugin it is passed on to.
+    /// Parses a configuration. Returns the keys that we use, and the whole object for delegated plugins.
     pub fn parse(text: &str) -> Result<(NetworkConfig, Map<String, Value>), CniError> {
         let bad = |error: serde_json::Error| {
             CniError::new(code::DECODE, "failed to decode the network configuration").with(error.to_string())
@@ -130,19 +130,19 @@ impl NetworkConfig {
         Ok((config, whole))
     }
 
-    /// Whether the version is at least this one.
+    /// Returns whether the CNI version is at least this one.
     pub fn is_at_least(&self, version: &str) -> bool {
         let place = |version: &str| SUPPORTED_VERSIONS.iter().position(|known| *known == version);
         place(&self.cni_version) >= place(version)
     }
 
-    /// What an attachment cannot be made with, before anything is done.
+    /// Rejects a configuration that an attachment cannot be made with.
     pub fn check(&self, node: &str) -> Result<(), CniError> {
         let wrong = |message: String| Err(CniError::new(code::NETWORK_CONFIG, message));
         if !self.nodename.is_empty() && self.nodename != node {
             return wrong(format!("nodename is {:?}, but this is node {node:?}", self.nodename));
         }
-        // 68 is the least IPv4 can live with, 65535 the most a veth carries.
+        // 68 is the minimum MTU of IPv4, 65535 the maximum of a veth.
         if self.mtu != 0 && !(68..=65535).contains(&self.mtu) {
             return wrong(format!("mtu {} is out of range: it must be between 68 and 65535", self.mtu));
         }
@@ -162,7 +162,7 @@ impl NetworkConfig {
                 self.dataplane_options.kind
             ));
         }
-        // Behind another plugin addresses are that one's.
+        // In chained mode the earlier plugin assigns the addresses.
         if self.ipam.kind.is_empty() && self.previous.is_none() {
             return wrong("ipam.type is missing: use calico-ipam, or a plugin in CNI_PATH".to_owned());
         }
@@ -170,7 +170,7 @@ impl NetworkConfig {
     }
 }
 
-/// `null` is as good as not there, for every key.
+/// Removes keys whose value is `null`, which counts as absent.
 fn without_nulls(map: Map<String, Value>) -> Value {
     Value::Object(map.into_iter().filter(|(_, value)| !value.is_null()).collect())
 }

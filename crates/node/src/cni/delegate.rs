@@ -1,4 +1,4 @@
-//! Other IPAM plugins: found in CNI_PATH, run as the runtime would run them.
+//! Calls other IPAM plugins: finds them in CNI_PATH and runs them as a runtime would.
 
 use super::request::Request;
 use super::result::CniResult;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tortie_cni::{CniError, code};
 
-/// A plugin that takes longer is stopped.
+/// Timeout after which a plugin is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than any plugin has to say.
+/// Maximum size of a plugin's output, in bytes.
 const LIMIT: u64 = 1 << 20;
 
 impl Delegate {
-    /// The plugin the configuration names, with the networks of the node in place of `usePodCidr`.
+    /// Returns the plugin that the configuration names, with the pod CIDRs of the node in place of `usePodCidr`.
     pub fn of(request: &Request, pod_cidrs: &[String]) -> Result<Delegate, CniError> {
         let mut config = request.whole_config.clone();
         if request.config.ipam.kind == "host-local"
@@ -32,7 +32,7 @@ impl Delegate {
         })
     }
 
-    /// Whether the node's networks are to be put into the configuration.
+    /// Returns whether the configuration refers to the pod CIDRs of the node.
     pub fn wants_pod_cidrs(request: &Request) -> bool {
         let ipam = request.whole_config.get("ipam").map(Value::to_string).unwrap_or_default();
         request.config.ipam.kind == "host-local" && ipam.to_lowercase().contains("usepodcidr")
@@ -76,7 +76,7 @@ impl Delegate {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let talk = async {
             if let Some(mut stdin) = stdin {
-                // A plugin that fails early does not read to the end; what it prints says why.
+                // A plugin that fails early may not read its whole input. Its output contains the reason.
                 let _ = stdin.write_all(self.config.as_bytes()).await;
             }
             let mut text = String::new();
@@ -92,7 +92,7 @@ impl Delegate {
         if status.success() {
             return Ok(text);
         }
-        // Its error is passed on as it is: the code tells the runtime what to do.
+        // The plugin's error is returned unchanged, because its code determines how the runtime reacts.
         let error: Value = serde_json::from_str(&text).unwrap_or_default();
         let number = error.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
         let said = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -102,9 +102,9 @@ impl Delegate {
         }
     }
 
-    /// Where the plugin is.
+    /// Returns the path of the plugin's executable.
     pub fn program(&self) -> Result<PathBuf, CniError> {
-        // A name with a path in it would leave CNI_PATH.
+        // A name that contains a path could lead out of CNI_PATH.
         let plain = !self.plugin.contains('/') && !self.plugin.starts_with('.');
         let found =
             plain.then(|| self.path.iter().map(|dir| dir.join(&self.plugin)).find(|path| path.is_file()));
@@ -117,13 +117,13 @@ impl Delegate {
     }
 }
 
-/// CNI_ARGS for a plugin that may not know all of them. One that finds nothing between two semicolons refuses.
+/// Returns CNI_ARGS for a plugin that may not know all keys. Empty pairs are removed, because plugins reject them.
 fn arguments(given: &str) -> String {
     let given = given.split(';').filter(|pair| !pair.is_empty());
     std::iter::once("IgnoreUnknown=1").chain(given).collect::<Vec<_>>().join(";")
 }
 
-/// Puts the node's own networks where the configuration says `usePodCidr`.
+/// Replaces `usePodCidr` and `usePodCidrIPv6` in the configuration by the pod CIDRs of the node.
 fn fill_in(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
     let net = |v6: bool| pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6);
     let fill = |object: &mut Map<String, Value>| -> Result<(), CniError> {

@@ -1,4 +1,4 @@
-//! What an attachment is called: in the store, on the host, in address management.
+//! The names of an attachment: in the datastore, on the host and in IPAM.
 
 use super::request::Request;
 use serde_json::Value;
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 pub const CALICO_IPAM: &str = "calico-ipam";
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 const HASH_DIGITS: usize = 11;
-/// Of a network's name in that of its profile.
+/// Maximum number of characters of a network name that are used in the name of its profile.
 const LONGEST_WORDS: usize = 100;
 
-/// Who the container is to the orchestrator.
+/// The identity of a container in its orchestrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub orchestrator: &'static str,
     pub namespace: String,
-    /// Empty for containers that are no pods.
+    /// Empty for containers that are not pods.
     pub pod: String,
     pub labels: BTreeMap<String, String>,
 }
@@ -34,7 +34,7 @@ impl Identity {
         Identity { orchestrator: "cni", namespace, pod: String::new(), labels }
     }
 
-    /// The usual name of the host's end, the same that the reference uses.
+    /// Returns the default name of the host interface, the same as Calico's.
     pub fn host_interface(&self, prefix: &str, container_id: &str) -> String {
         if self.orchestrator == "k8s" {
             return hashed(prefix, &format!("{}.{}", self.namespace, self.pod));
@@ -43,13 +43,14 @@ impl Identity {
         format!("cali{id}")
     }
 
-    /// For a second interface of a container whose usual name is taken.
+    /// Returns a name for a further interface of a container whose default name is taken.
     pub fn other_host_interface(&self, prefix: &str, container_id: &str, ifname: &str) -> String {
         hashed(prefix, &format!("{}.{container_id}.{ifname}", self.namespace))
     }
 }
 
-/// The profile of a network: its name, or one made of it where no profile may be called so. Two networks never share one.
+/// Returns the profile name of a network: its own name if that is valid, else a name derived from it with a hash, so
+/// that two networks do not share a profile.
 pub fn profile_name(network: &str) -> String {
     if tortie_model::names::check_name(tortie_model::Kind::Profile, network).is_ok() {
         return network.to_owned();
@@ -61,12 +62,12 @@ pub fn profile_name(network: &str) -> String {
     [&words[..], &[hash.as_str()]].concat().join("-")
 }
 
-/// Whose addresses these are in address management.
+/// Returns the IPAM handle of the container's addresses.
 pub fn handle(network: &str, container_id: &str) -> String {
     format!("{network}.{container_id}")
 }
 
-/// What old versions called it.
+/// Returns the handle that old versions used.
 pub fn legacy_handle(identity: &Identity, container_id: &str) -> String {
     match identity.orchestrator {
         "k8s" => format!("{}.{}", identity.namespace, identity.pod),
@@ -95,8 +96,8 @@ fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
     labels
 }
 
-/// A label value out of any text: `/` becomes `.`, what else is not allowed becomes `-`, runs of dots and dashes with
-/// a dot in them become one dot, and the ends are trimmed.
+/// Converts a text to a label value: `/` becomes `.`, other invalid characters become `-`, runs of dots and dashes
+/// that contain a dot become one dot, and the ends are trimmed.
 fn sanitised(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();

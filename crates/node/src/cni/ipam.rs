@@ -1,4 +1,4 @@
-//! Address management: our own, for `calico` and for `calico-ipam` called on its own.
+//! Calico IPAM, for the plugin `calico` and for `calico-ipam` called on its own.
 
 use super::identity::{self, Identity};
 use super::request::Request;
@@ -14,7 +14,7 @@ use tortie_ipam::{Error, Holder, SpecificRequest};
 use tortie_model::kinds::IPPoolSpec;
 
 impl Service {
-    /// `calico-ipam` ADD. What the container already has is the answer to a repeated request.
+    /// Handles ADD of `calico-ipam`. A repeated request returns the addresses that the container already has.
     pub(super) async fn ipam_add(&self, request: &Request) -> Result<CniResult, CniError> {
         self.assign(request, Some(1)).await
     }
@@ -25,7 +25,7 @@ impl Service {
         self.release(&identity::legacy_handle(&identity, &request.container_id)).await
     }
 
-    /// Addresses for a container, with the prefix length of their blocks and a route for each.
+    /// Assigns addresses to a container. The result has the prefix length of their blocks and a route for each.
     pub(super) async fn assign(
         &self,
         request: &Request,
@@ -73,7 +73,7 @@ impl Service {
         Ok(result(&assigned.addresses().collect::<Vec<_>>()))
     }
 
-    /// Gives back all a handle has; nothing is fine.
+    /// Releases all addresses of a handle. A missing handle is not an error.
     pub(super) async fn release(&self, handle: &str) -> Result<(), CniError> {
         match self.allocator.release_by_handle(handle).await {
             Ok(_) | Err(Error::DoesNotExist { .. }) => Ok(()),
@@ -99,7 +99,7 @@ impl Service {
         Holder::new(Some(&handle), attributes)
     }
 
-    /// Pools by CIDR or by name.
+    /// Resolves pools given by CIDR or by name.
     async fn pools(&self, listed: &[String], v4: bool) -> Result<Vec<IpNet>, CniError> {
         let mut pools = Vec::new();
         for text in listed {
@@ -132,7 +132,7 @@ fn result(addresses: &[IpNet]) -> CniResult {
     }
 }
 
-/// A store that cannot be reached is worth another try, anything else is not.
+/// Maps an IPAM error to a CNI error. Only an unavailable datastore or a write conflict is worth a retry.
 pub(super) fn failed(error: Error) -> CniError {
     match error {
         Error::Store(error) => store_failed(error),

@@ -1,7 +1,8 @@
-//! A container's further networks. As with Calico they share what the first one made: interface, addresses and endpoint stay,
-//! and the endpoint gets one more profile. What a pod of Kubernetes is in follows from its namespace, so this is for other runtimes.
+//! Further networks of a container. As in Calico they share the interface, the addresses and the endpoint of the
+//! first network, and the endpoint gets one more profile. The profiles of a Kubernetes pod follow from its namespace,
+//! so this is only for other runtimes.
 //!
-//! Leaving a further network takes its profile off again and nothing else; leaving the first takes everything.
+//! Leaving a further network removes only its profile. Leaving the first network removes everything.
 
 use super::add::{Added, not_programmed, profile_of};
 use super::identity::Identity;
@@ -15,13 +16,13 @@ use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_model::{Resource, Value};
 use tortie_store::Error;
 
-/// Further networks of one container.
+/// Maximum number of further networks of one container.
 const MOST_NETWORKS: usize = 64;
 
 impl Service {
-    /// The attachment of the same container to another network, if that is where an ADD belongs.
+    /// Returns the attachment of the same container to another network, if the ADD has to share it.
     pub(super) fn to_share(&self, request: &Request, identity: &Identity) -> Option<Record> {
-        // Behind another plugin there is an interface of its own.
+        // In chained mode the network has its own interface.
         if identity.orchestrator == "k8s" || request.config.previous.is_some() {
             return None;
         }
@@ -41,7 +42,7 @@ impl Service {
         }
     }
 
-    /// The attachment that a further network of a container shares.
+    /// Returns the attachment that a further network of a container shares.
     pub(super) fn shared_with(&self, id: &AttachmentId, network: &str) -> Option<Record> {
         let shares = |record: &Record| {
             record.id.container_id == id.container_id && record.joined(network, &id.ifname).is_some()
@@ -49,7 +50,7 @@ impl Service {
         self.journal.find(shares)
     }
 
-    /// Whether what is attached is not what the request is about.
+    /// Returns whether the attachment belongs to another network than the request.
     pub(super) fn is_of_another_network(request: &Request, record: &Record) -> bool {
         record.network != request.config.name
             && !record.network.is_empty()
@@ -106,7 +107,7 @@ impl Service {
         });
         if let Err(error) = outcome {
             if let Err(error) = self.part(&record, network, ifname).await {
-                tracing::warn!(%error, container = request.container_id, "a failed ADD is not rolled back yet, trying again");
+                tracing::warn!(%error, container = request.container_id, "cannot roll back a failed ADD; retrying");
             }
             return Err(error);
         }
@@ -115,7 +116,7 @@ impl Service {
 
     /// Leaves a further network.
     pub(super) async fn part(&self, record: &Record, network: &str, ifname: &str) -> Result<(), CniError> {
-        // Everything goes already, and this with it.
+        // The whole attachment is being removed.
         if record.phase != Phase::Live {
             return Ok(());
         }
@@ -133,7 +134,7 @@ impl Service {
         self.write(&record, false)
     }
 
-    /// Leaves those of a container's further networks that are `over`.
+    /// Leaves those further networks of a container that match `over`.
     pub(super) async fn part_from(
         &self,
         id: &AttachmentId,
@@ -163,7 +164,7 @@ impl Service {
         }
     }
 
-    /// Changes the profiles of a live endpoint and returns when that is in force, with the endpoint as the datastore has it.
+    /// Changes the profiles of a live endpoint. Returns the stored endpoint once the change is in force.
     async fn change_profiles(
         &self,
         record: &Record,
@@ -183,7 +184,7 @@ impl Service {
                         false => self.resources.update(endpoint.into()).await,
                     }
                 }
-                // The container lives: what the datastore has lost is written back.
+                // The container is live, so an endpoint that the datastore lost is written again.
                 Err(Error::DoesNotExist { .. }) => {
                     let mut endpoint = reclaim::endpoint_of(record, &self.node).ok_or_else(lost)?;
                     change(&mut endpoint.spec.profiles);
