@@ -1,23 +1,24 @@
-//! Who speaks BGP for this node, and what it answers.
+//! The BGP backend of the node, our own speaker or BIRD, with a common interface for queries.
 
 use std::path::PathBuf;
 use tortie_bgp::bird::Control;
 use tortie_bgp::core::{RouteStatus, Status};
 use tortie_bgp::{Family, Speaker};
 
-/// What an operator chooses with `CALICO_NETWORKING_BACKEND` and `TORTIE_BIRD`.
+/// The backend that the operator selects with `CALICO_NETWORKING_BACKEND` and `TORTIE_BIRD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Our own speaker.
     Speaker,
-    /// A BIRD that somebody else runs.
+    /// A BIRD that runs beside the node.
     Bird,
-    /// Nobody.
+    /// BGP is disabled.
     Off,
 }
 
 impl Choice {
-    /// `bird`, which manifests of Calico say, means that BGP is spoken: who does is asked for separately.
+    /// Selects the backend. `bird`, the usual value in Calico's manifests, only enables BGP; `by_bird` selects the
+    /// implementation.
     pub fn of(backend: &str, by_bird: bool) -> Choice {
         match backend {
             "none" | "vxlan" => Choice::Off,
@@ -31,14 +32,14 @@ impl Choice {
     }
 }
 
-/// Where BIRD finds its configuration and listens for commands.
+/// Paths of BIRD's configuration and control socket.
 #[derive(Clone, Debug)]
 pub struct BirdPaths {
     pub config: PathBuf,
     pub socket: PathBuf,
 }
 
-/// Both answer alike.
+/// A running backend. Both variants answer the same queries.
 #[derive(Clone, Debug)]
 pub enum Backend {
     Speaker(Speaker),
@@ -53,7 +54,7 @@ impl Backend {
         }
     }
 
-    /// All paths to all prefixes of a family.
+    /// Returns all paths to all prefixes of a family.
     pub async fn routes(&self, family: Family) -> Result<Vec<RouteStatus>, String> {
         match self {
             Backend::Speaker(speaker) => speaker.routes(family).await.map_err(|error| error.to_string()),

@@ -1,7 +1,8 @@
-//! The node with a BIRD that somebody else runs: it is given its configuration, and what it does is looked at.
+//! BIRD as the BGP backend: writes its configuration and monitors it. BIRD itself is started by other means.
 //!
-//! BIRD learns the routes of workloads from the kernel and writes those of its peers there itself, so nothing comes
-//! back from here: the dataplane leaves routes of BIRD's protocol alone as long as it is given none.
+//! BIRD learns the routes of workloads from the kernel and writes the routes of its peers there itself, so this
+//! backend sends no routes to the engine: the dataplane leaves routes of BIRD's protocol alone as long as it gets
+//! none.
 
 use super::backend::{Backend, BirdPaths};
 use super::mailbox::{Receiver, mailbox};
@@ -20,14 +21,15 @@ use tortie_bgp::bird::{Control, ControlError, Rendered, render};
 use tortie_plan::Update;
 use tortie_plan::bgp::Bgp;
 
-/// Between looks at BIRD, its file and the passwords.
+/// Interval between checks of BIRD, its configuration file and the passwords.
 const POLL: Duration = Duration::from_secs(2);
-/// Between attempts while something is wrong.
+/// First and longest delay between attempts while something is wrong.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// There are passwords in it. BIRD may run as a user of its own: the directory's group may read it.
+/// Mode of the configuration file, which contains passwords. BIRD may run as another user, so the group of the
+/// directory can read it.
 const MODE: u32 = 0o640;
 
-/// What keeps the node from being ready, by the name it has in the node's state.
+/// Component name of the backend in the node's state.
 pub const PART: &str = "bird";
 
 pub struct Bird {
@@ -35,14 +37,14 @@ pub struct Bird {
     secrets: Secrets,
     file: PathBuf,
     control: Control,
-    /// Says to our own speaker, should it follow, that there are routes of BGP in the kernel.
+    /// Marker file that tells our own speaker, if it follows, that the kernel contains routes of BGP.
     restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
-    /// As it shall be, once the plan has been heard.
+    /// The desired configuration; None until the plan contains the BGP settings.
     rendered: Option<Rendered>,
-    /// When the BIRD was started that has read it, and when it did.
+    /// Start time of the BIRD that has loaded the configuration, and when it did.
     loaded: Option<(SystemTime, SystemTime)>,
-    /// What was said of the state of things.
+    /// The state that was logged last.
     reported: Option<String>,
 }
 
@@ -79,7 +81,7 @@ impl Bird {
             tokio::select! {
                 updates = plans.recv() => match updates {
                     Some(updates) => self.apply_updates(updates),
-                    // BIRD goes on without us.
+                    // BIRD continues without the node.
                     None => return,
                 },
                 () = tokio::time::sleep(pause) => {}
@@ -102,7 +104,7 @@ impl Bird {
         }
     }
 
-    /// Makes BIRD do what the plan and the secrets say by now. The error says what is in the way.
+    /// Makes BIRD follow the plan and the secrets. The error is the reason why this is not possible.
     async fn reconcile(&mut self) -> Result<(), String> {
         let Some(bgp) = self.bgp.clone() else { return Ok(()) };
         let secret = bgp.sessions.values().any(|session| session.password.is_some());
@@ -117,7 +119,7 @@ impl Bird {
             self.write(&rendered.text).await?;
         }
         let mut started = self.control.started().await.map_err(|error| self.explain(error))?;
-        // One that was started anew may have read another file.
+        // A BIRD that has been restarted may have read another file.
         let configured = match self.loaded {
             Some((same, configured)) if same == started => configured,
             _ => {
@@ -134,12 +136,12 @@ impl Bird {
         Ok(())
     }
 
-    /// Puts the file in its place, unless the BIRD that is to read it would not take it.
+    /// Writes the configuration file, unless BIRD rejects its contents.
     async fn write(&self, text: &str) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {error}", self.file.display());
         let new = write_beside(&self.file, text).map_err(failed)?;
         match self.control.check(&new).await {
-            // One that is not there yet finds it when it starts.
+            // A BIRD that does not run yet reads the file when it starts.
             Ok(()) | Err(ControlError::Unreachable { .. }) => {
                 fs::rename(&new, &self.file).and_then(|()| sync_dir(&self.file)).map_err(failed)
             }
@@ -162,7 +164,7 @@ impl Bird {
         }
     }
 
-    /// Says what is wrong, once, and that it is over.
+    /// Logs a problem once, and its end.
     fn report(&mut self, trouble: Option<String>) {
         if trouble.is_some() {
             self.state.set_running_bgp(None);
@@ -174,15 +176,15 @@ impl Bird {
         let now = trouble.or(skipped);
         if self.reported != now {
             match &now {
-                Some(trouble) => tracing::warn!(trouble, "BIRD is not configured as the resources say"),
-                None => tracing::info!("BIRD is configured as the resources say"),
+                Some(trouble) => tracing::warn!(trouble, "cannot apply the BGP configuration of the datastore to BIRD"),
+                None => tracing::info!("the BGP configuration of the datastore is applied to BIRD"),
             }
             self.reported = now;
         }
     }
 }
 
-/// Writes a file next to another, ready to take its place.
+/// Writes a new file beside `file`, to be renamed over it.
 fn write_beside(file: &Path, text: &str) -> io::Result<PathBuf> {
     let dir = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;

@@ -1,4 +1,4 @@
-//! The plan's BGP in the words of the speaker.
+//! Translates the BGP part of the plan to the configuration of the speaker.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,28 +8,28 @@ use tortie_bgp::filter::{
 use tortie_bgp::{Config, PeerConfig, PrefixSet};
 use tortie_plan::bgp::{self as plan, Bgp, Export, FilterRule, LOCAL_PREF_OF_METRIC_0, Operation, Session};
 
-/// A route that beats the same one learnt in another way.
+/// Preference of a learnt route that takes precedence over a normal local route.
 const PREFERRED: u16 = 200;
 
-/// The longest time a speaker can ask its peers to wait for it.
+/// Maximum restart time of the graceful restart capability: 12 bits (RFC 4724, section 3).
 const LONGEST_RESTART: u16 = 4095;
 
 pub struct Translated {
     pub config: Config,
-    /// Sessions that cannot be, and why. All others are in the configuration.
+    /// Sessions that cannot be configured, with the reason. All others are in the configuration.
     pub skipped: Vec<String>,
 }
 
-/// How much one peer may announce.
+/// Limits on what one peer may announce.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Routes of one family.
+    /// Maximum number of routes of one family.
     pub prefixes: u32,
-    /// Paths to one prefix.
+    /// Maximum number of paths to one prefix.
     pub paths: u16,
 }
 
-/// `password` finds what a secret holds. Nothing if the node has no router ID.
+/// Translates the plan. `password` reads a secret. Returns None if the node has no router ID.
 pub fn speaker(
     bgp: &Bgp,
     limits: Limits,
@@ -48,7 +48,7 @@ pub fn speaker(
         let (password, missing) = match session.password.as_ref().map(&password) {
             None => (None, None),
             Some(Ok(password)) => (Some(password), None),
-            // Without its password the session is there to be seen, but stays down.
+            // Without its password the session is listed, but stays down.
             Some(Err(missing)) => (None, Some(missing)),
         };
         skipped.extend(missing.as_ref().map(|missing| format!("session {name} is down: {missing}")));
@@ -89,7 +89,8 @@ fn peer(bgp: &Bgp, session: &Session, password: Option<String>) -> PeerConfig {
     }
 }
 
-/// Everything is taken unless a filter says otherwise. A route that is better than a normal one of ours beats it.
+/// Returns the import filter: everything is accepted unless a filter of the session rejects it. A route with a higher
+/// local preference than a normal route of ours gets precedence over it.
 fn import(bgp: &Bgp, session: &Session, v4: bool) -> Filter {
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
     rules.push(Rule {
@@ -100,7 +101,8 @@ fn import(bgp: &Bgp, session: &Session, v4: bool) -> Filter {
     Filter { rules, default: Verdict::Accept }
 }
 
-/// In the order of the reference, which is what makes an accepting filter win over everything.
+/// Returns the export filter. The rules are in Calico's order, in which an accepting filter of the session takes
+/// precedence over everything else.
 fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
     let export = &bgp.export;
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.export_v4 } else { &filter.export_v6 });
@@ -122,7 +124,7 @@ fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
     let migrating = Match { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
     rules.push(decide(migrating, Verdict::Accept));
     rules.push(decide(inside(&blocks), Verdict::Reject));
-    // By what they are and not by a list, so that an endpoint that moves does not have every route looked at again.
+    // Matched by a flag instead of a prefix list, so that a moved service endpoint does not re-evaluate every route.
     rules.push(decide(Match { service: true, ..Match::default() }, Verdict::Accept));
     rules.push(decide(inside(&export.reflected), Verdict::Accept));
     let of_others = Match { source: Some(Source::Peers), ..inside(&export.services) };
@@ -146,7 +148,7 @@ fn prefixes(operator: PrefixOperator, nets: &[ipnet::IpNet]) -> Match {
     Match { prefix: Some(PrefixMatch { operator, set, length: None }), ..Match::default() }
 }
 
-/// The rules of a session's filters, one after the other. One that does not exist is passed over.
+/// Returns the rules of a session's filters in order. Filters that do not exist are ignored.
 fn filters(bgp: &Bgp, session: &Session, part: impl Fn(&plan::Filter) -> &Vec<FilterRule>) -> Vec<Rule> {
     let known = session.filters.iter().filter_map(|name| bgp.filters.get(name));
     known.flat_map(|filter| part(filter).iter().map(rule).collect::<Vec<_>>()).collect()

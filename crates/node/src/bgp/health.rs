@@ -1,16 +1,16 @@
-//! Whether BGP is far enough for the node to count as ready.
+//! Decides whether BGP is far enough for the node to count as ready.
 
 use std::time::Duration;
 use tortie_bgp::core::{PeerState, PeerStatus, Status};
 
-/// The usual patience.
+/// Default time after the start during which all sessions have to be established.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Looks at the sessions of one family, or of both. Without peers there is nothing to wait for; within `patience`
-/// of the start all are waited for, later one is enough. An error says what is missing.
+/// Checks the sessions of one family, or of both. Without peers BGP is ready. Within `patience` of the start all
+/// sessions have to be established, later one is enough. The error names the missing sessions.
 pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<(), String> {
     let concerned = |peer: &&PeerStatus| {
-        // A workload that speaks BGP may come and go as it likes.
+        // Workloads with BGP sessions may come and go, so they do not count.
         !peer.name.starts_with("Local_") && v6.is_none_or(|v6| peer.address.is_ipv6() == v6)
     };
     let peers: Vec<&PeerStatus> = status.peers.iter().filter(concerned).collect();
@@ -36,7 +36,7 @@ pub fn ready(status: &Status, v6: Option<bool>, patience: Duration) -> Result<()
     Ok(())
 }
 
-/// Peers whose sessions will be ended if they announce many more routes.
+/// Returns a warning with the peers whose number of routes is close to the limit at which the session is closed.
 pub fn near_limit(status: &Status) -> Option<String> {
     let near: Vec<String> =
         status.peers.iter().filter(|peer| peer.near_limit).map(|peer| peer.address.to_string()).collect();

@@ -1,6 +1,6 @@
-//! Routes of the host that an export filter may announce: the networks it has addresses in and what others have written
-//! to its table, as BIRD's `direct` and `learn` know them. They are read only where a session has a filter: without one
-//! none of them is announced.
+//! Routes of the host that an export filter may announce: connected networks and routes that other programs wrote to
+//! the table, as in BIRD's `direct` and `learn`. They are read only if a session has a filter, because otherwise none
+//! of them is announced.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use tortie_bgp::filter::glob;
 use tortie_dataplane::{HostRoute, Netns, host_routes};
 use tortie_plan::bgp::Bgp;
 
-/// Interfaces whose addresses are nobody else's business, as with the reference.
+/// Interfaces whose routes are never announced, as in Calico.
 const NEVER: [&str; 2] = ["cali*", "kube-ipvs*"];
-/// A node is not there to pass on the whole Internet. What is more is left out.
+/// Maximum number of routes. A node is not meant to announce a full Internet table; further routes are left out.
 const AT_MOST: usize = 10_000;
-/// Of the time at most one part in so many is spent reading.
+/// Reading takes at most 1/50 of the time.
 const SHARE: u32 = 50;
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl HostRoutes {
         self.routes.values()
     }
 
-    /// Reads them again; returns whether they changed.
+    /// Reads the routes again. Returns whether they changed.
     pub async fn refresh(&mut self, host: &Netns, bgp: &Bgp) -> bool {
         let began = Instant::now();
         if self.not_before.is_some_and(|time| began < time) {
@@ -39,7 +39,7 @@ impl HostRoutes {
             match host_routes(host).await {
                 Ok(found) => routes = self.chosen(found, &bgp.ignored_interfaces),
                 Err(error) => {
-                    tracing::warn!(%error, "routes of the host cannot be read; those known so far stay");
+                    tracing::warn!(%error, "cannot read the routes of the host; keeping the known ones");
                     return false;
                 }
             }
@@ -50,7 +50,7 @@ impl HostRoutes {
         changed
     }
 
-    /// One to each network: where the host has an address, or the one that the kernel prefers.
+    /// Selects one route per network: the connected one, else the one with the lowest metric.
     fn chosen(&mut self, found: Vec<HostRoute>, ignored: &[String]) -> BTreeMap<IpNet, HostRoute> {
         let ignored = |name: &str| {
             let mut patterns = ignored.iter().map(String::as_str).chain(NEVER);
@@ -76,7 +76,7 @@ impl HostRoutes {
             tracing::warn!(
                 left_out,
                 limit = AT_MOST,
-                "the host has more routes than BGP looks at; the others are not announced"
+                "the host has more routes than the limit; further routes are not announced"
             );
         }
         self.left_out = left_out > 0;

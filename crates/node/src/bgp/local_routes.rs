@@ -1,5 +1,5 @@
-//! The routes this node originates: its blocks, the addresses of its workloads and those of services, and which of them the
-//! speaker has.
+//! The routes that this node originates (its blocks, the addresses of its workloads and of services), and which of
+//! them the speaker has.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,18 +9,18 @@ use tortie_dataplane::HostRoute;
 use tortie_plan::bgp::{Bgp, Install, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Migration, Workload, WorkloadId};
 
-/// A route that originates here.
+/// A route that this node originates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LocalRoute {
     metric: u32,
-    /// The interface it leads to.
+    /// The outgoing interface.
     interface: Option<Arc<str>>,
     preference: u16,
     service: bool,
 }
 
-/// What the host has an address in is its own whoever announces it; what somebody has written to its table gives way to
-/// what a peer announces. As BIRD has it.
+/// Preferences as in BIRD: a connected network takes precedence over a route of a peer, and a route that another
+/// program wrote to the table yields to one.
 const CONNECTED: u16 = 240;
 const WRITTEN: u16 = 10;
 
@@ -40,17 +40,17 @@ impl LocalRoutes {
         };
     }
 
-    /// The routes of the host that filters may announce.
+    /// Sets the routes of the host that filters may announce.
     pub fn host_routes_are<'r>(&mut self, routes: impl Iterator<Item = &'r HostRoute>) {
         self.host = routes.map(|route| (route.net, route.clone())).collect();
     }
 
-    /// A new speaker knows nothing.
+    /// Forgets the advertised routes, because a new speaker has none.
     pub fn forget_advertised(&mut self) {
         self.advertised.clear();
     }
 
-    /// What to announce, and what to take back.
+    /// Returns the routes to announce and, without attributes, those to withdraw.
     pub fn changes(&mut self, bgp: &Bgp) -> Vec<(IpNet, Option<Attrs>)> {
         let wanted = self.wanted(bgp);
         let gone: BTreeSet<IpNet> =
@@ -96,7 +96,7 @@ impl LocalRoutes {
             }
             let elevated = workload.migration.is_elevated();
             for net in workload.addresses.iter().copied().map(IpNet::from) {
-                // Inside a block of ours the block stands for it, unless others still have another way to it.
+                // The block covers the address, unless other nodes still have another route to it (live migration).
                 let covered = bgp.export.blocks.keys().any(|block| *block != net && block.contains(&net));
                 if covered && !elevated {
                     continue;
@@ -114,7 +114,7 @@ impl LocalRoutes {
         wanted
     }
 
-    /// Whether other routes than before belong into the kernel.
+    /// Returns whether the settings that select routes for the kernel have changed.
     pub fn install_changed(&mut self, bgp: &Bgp) -> bool {
         let before = self.install.replace(bgp.install.clone());
         before.is_some_and(|before| before != bgp.install)

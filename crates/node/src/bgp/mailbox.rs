@@ -1,6 +1,6 @@
-//! What changed in the plan, on its way to BGP. The engine never waits for BGP, which may be waiting for the engine to take
-//! routes; so nothing is queued here that a later update replaces. What waits is one configuration and one entry for each
-//! workload at most: it is as large as the plan, however slow BGP is.
+//! The channel for plan updates from the engine to BGP. The engine must never wait for BGP, because BGP may be
+//! waiting for the engine to receive routes. Therefore a later update replaces an earlier one for the same object: at
+//! most one configuration and one entry per workload wait, so the size is bounded by that of the plan.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use tortie_plan::{Update, Workload, WorkloadId};
 struct Waiting {
     bgp: Option<Arc<Bgp>>,
     workloads: BTreeMap<WorkloadId, Option<Workload>>,
-    /// Also an update without content is one.
+    /// Whether there is an update, including one without content.
     any: bool,
     sender_gone: bool,
 }
@@ -32,7 +32,7 @@ impl Shared {
 /// The engine's end.
 pub struct Sender(Arc<Shared>);
 
-/// The end of whoever speaks BGP.
+/// The end of the BGP backend.
 pub struct Receiver(Arc<Shared>);
 
 pub fn mailbox() -> (Sender, Receiver) {
@@ -41,14 +41,14 @@ pub fn mailbox() -> (Sender, Receiver) {
 }
 
 impl Sender {
-    /// Adds updates; those that replace a waiting one take its place.
+    /// Adds updates. An update replaces a waiting one for the same object.
     pub fn send(&self, updates: Vec<Update>) {
         let mut waiting = self.0.lock();
         for update in updates {
             match update {
                 Update::Bgp(bgp) => waiting.bgp = Some(bgp),
                 Update::Workload(id, workload) => _ = waiting.workloads.insert(id, workload),
-                // Nothing else concerns BGP.
+                // No other update concerns BGP.
                 _ => {}
             }
         }
@@ -65,7 +65,7 @@ impl Drop for Sender {
 }
 
 impl Receiver {
-    /// All that waits. None: there will be no more.
+    /// Returns all waiting updates, or None if the sender is gone.
     pub async fn recv(&mut self) -> Option<Vec<Update>> {
         loop {
             {

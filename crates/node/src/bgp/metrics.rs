@@ -1,5 +1,5 @@
-//! The sessions in numbers. They are made from the speaker's state whenever somebody asks, so that a peer that is gone
-//! is gone from here too.
+//! Metrics of BGP sessions. They are derived from the status of the speaker at each request, so that removed peers
+//! disappear.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -36,7 +36,7 @@ struct Numbers {
     bad: Family<Labels, Counter>,
 }
 
-/// The text a scraper gets of the speaker.
+/// Renders the metrics of the speaker.
 pub fn metrics(status: &Status) -> String {
     let numbers = Numbers::default();
     for (state, name) in STATES {
@@ -67,7 +67,7 @@ impl Numbers {
         self.uptime.get_or_create(&of(&[])).set(gauge(age));
         self.near_limit.get_or_create(&of(&[])).set(i64::from(peer.near_limit));
         for family in AddressFamily::ALL {
-            // A session carries the families agreed upon, usually that of its address.
+            // A session carries the negotiated families, usually that of its address.
             if AddressFamily::of(peer.address) != family && !peer.families.contains(&family) {
                 continue;
             }

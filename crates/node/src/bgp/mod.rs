@@ -1,7 +1,8 @@
-//! BGP inside the node: the plan in, routes for the kernel out, and the speaker between. Or a BIRD, which does the
-//! latter itself.
+//! BGP of the node: configures our own speaker from the plan and passes the routes that it selects to the engine, or
+//! leaves both to BIRD.
 //!
-//! The speaker starts when the plan first says how; what it refuses is tried again with the next change.
+//! The speaker starts when the plan first contains the BGP settings. A rejected configuration is tried again with the
+//! next change.
 
 mod backend;
 mod bird;
@@ -43,26 +44,26 @@ use tortie_dataplane::Netns;
 use tortie_plan::bgp::{Bgp, LOCAL_PREF_OF_METRIC_0};
 use tortie_plan::{Learnt, Update};
 
-/// Between looks at the passwords, and between attempts to start.
+/// Interval between checks of the passwords, and between attempts to start.
 const POLL: Duration = Duration::from_secs(2);
 const QUEUE: usize = 16;
 
-/// The way from the engine to BGP and back.
+/// The channels between the engine and BGP.
 pub struct BgpHandle {
-    /// What changed in the plan, once the kernel has it.
+    /// Plan updates, sent once the kernel has them.
     pub plan: mailbox::Sender,
-    /// What is to be in the kernel.
+    /// Routes for the kernel.
     pub learnt: mpsc::Receiver<RouteUpdates>,
 }
 
-/// Routes for the kernel, and since when the oldest of them has been known.
+/// Routes for the kernel, and when the oldest of them was learnt.
 #[derive(Debug)]
 pub struct RouteUpdates {
     pub routes: Vec<Update>,
     pub since: Instant,
 }
 
-/// Starts what speaks BGP here, if anything does.
+/// Starts the selected BGP backend, if any.
 pub fn start(choice: Choice, args: &NodeArgs, host: &Netns, state: &Arc<State>) -> Option<BgpHandle> {
     let (secrets, restart_marker) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
     match choice {
@@ -83,19 +84,19 @@ struct BgpTask {
     state: Arc<State>,
     secrets: Secrets,
     limits: Limits,
-    /// Exists once the node spoke BGP here since the host's start: its routes are still in the kernel.
+    /// File that exists if the node has run BGP since the host booted, so that its routes are still in the kernel.
     restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
-    /// The speaker may not be configured as the plan and the secrets say.
+    /// Whether the configuration of the speaker may differ from the plan and the secrets.
     needs_configuring: bool,
     local_routes: LocalRoutes,
     host_routes: HostRoutes,
     next_hops: NextHops,
     running: Option<(Speaker, Routes, Config)>,
-    /// Everything the speaker believes, as it would be in the kernel if it is wanted there.
+    /// The best routes of the speaker in kernel form, including those that are not to be installed.
     best: BTreeMap<IpNet, Learnt>,
     learnt: mpsc::Sender<RouteUpdates>,
-    /// What was said of the state of things.
+    /// The state that was logged last.
     reported: Option<String>,
 }
 
@@ -170,7 +171,7 @@ impl BgpTask {
         self.reconcile().await;
     }
 
-    /// Some time has passed: a secret may have changed, and what failed is tried again.
+    /// Checks the secrets, which may have changed, and retries what failed.
     async fn poll_secrets(&mut self) {
         let secret = |bgp: &Arc<Bgp>| bgp.sessions.values().any(|session| session.password.is_some());
         self.needs_configuring |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
@@ -191,12 +192,12 @@ impl BgpTask {
         if self.next_hops.refresh().await
             && let Some((speaker, _, _)) = &self.running
         {
-            // An error means that the speaker ended, which is noticed elsewhere.
+            // An error means that the speaker has ended, which `run` handles.
             let _ = speaker.set_unreachable(self.next_hops.unreachable()).await;
         }
     }
 
-    /// Makes the speaker do what the plan and the secrets say by now.
+    /// Makes the speaker follow the plan and the secrets.
     async fn reconcile(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
         if self.needs_configuring {
@@ -211,7 +212,7 @@ impl BgpTask {
         }
         let Some((speaker, _, _)) = &self.running else { return };
         for (net, attrs) in self.local_routes.changes(&bgp) {
-            // An error means that the speaker ended, which is noticed elsewhere.
+            // An error means that the speaker has ended, which `run` handles.
             let _ = match attrs {
                 Some(attrs) => speaker.originate(net, attrs).await,
                 None => speaker.withdraw(net).await,
@@ -223,7 +224,7 @@ impl BgpTask {
         }
     }
 
-    /// Says what is wrong, once, and that it is over. Sessions that are left out do not keep the others from working.
+    /// Logs a problem once, and its end. Sessions that are left out do not affect the others.
     fn report(&mut self, configured: Result<Vec<String>, String>) {
         let (trouble, skipped) = match configured {
             Ok(skipped) => (None, Some(skipped.join("; ")).filter(|skipped| !skipped.is_empty())),
@@ -271,8 +272,9 @@ impl BgpTask {
         }
     }
 
-    /// Whether another speaker was here since the host's start: ours left its marker, BIRD its routes. Peers then still
-    /// forward to this node and wait for it, and the kernel forwards by the routes of before.
+    /// Returns whether another speaker has run since the host booted: our own left its marker file, BIRD left its
+    /// routes. In that case peers still forward to this node and wait for it, and the kernel still has the previous
+    /// routes.
     async fn follows_speaker(&self) -> bool {
         if self.restart_marker.exists() {
             return true;
@@ -303,11 +305,11 @@ impl BgpTask {
                 RouteChange::Complete => routes.push(Update::LearntComplete),
             }
         }
-        // Fails only when the engine is gone, and with it everything else.
+        // Fails only if the engine has ended, which ends the node.
         let _ = self.learnt.send(RouteUpdates { routes, since: batch.since }).await;
     }
 
-    /// Which routes belong into the kernel has changed.
+    /// Sends all routes again, after the selection of routes for the kernel has changed.
     async fn resend_routes(&mut self, bgp: &Bgp) {
         let wanted = |net: &IpNet, learnt: &Learnt| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
         let routes =
@@ -315,7 +317,7 @@ impl BgpTask {
         let _ = self.learnt.send(RouteUpdates { routes, since: Instant::now() }).await;
     }
 
-    /// Without a word, so that peers keep our routes for a while.
+    /// Stops the speaker without a NOTIFICATION message, so that peers keep our routes for the restart time.
     async fn stop(self) {
         if let Some((speaker, _, _)) = self.running {
             let _ = speaker.shutdown(Shutdown::Graceful).await;
@@ -323,15 +325,15 @@ impl BgpTask {
     }
 }
 
-/// Writes the file that tells the next start that there are routes of BGP in the kernel.
+/// Writes the marker file that tells the next start that the kernel contains routes of BGP.
 fn write_marker(restart_marker: &Path) {
     if let Err(error) = std::fs::write(restart_marker, "") {
         tracing::warn!(%error, path = %restart_marker.display(), "cannot write the marker file; the next restart of BGP will not be graceful");
     }
 }
 
-/// What a believed route is in the kernel: our own blocks go nowhere unless a workload has the address, our other routes
-/// are there already.
+/// Returns the kernel route for a best route: our own blocks become blackhole routes, behind the more specific routes
+/// of workloads. Our other routes are already in the kernel.
 fn kernel_route(bgp: &Bgp, route: &BestRoute) -> Option<Learnt> {
     let metric = LOCAL_PREF_OF_METRIC_0.saturating_sub(route.attrs.local_pref());
     if route.local {

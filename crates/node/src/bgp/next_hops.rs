@@ -1,5 +1,6 @@
-//! Next hops that cannot be reached. The dataplane tells of those that routes lead to. Once the speaker uses no path with
-//! such a one, no route leads to it any more, and we look ourselves whether there is a way again.
+//! Tracks unreachable next hops. The dataplane reports those that routes use. Once the speaker does not use any path
+//! with such a next hop, no route refers to it any more, and this module looks up itself whether it has become
+//! reachable.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -17,15 +18,15 @@ impl NextHops {
         NextHops { host, reported, unreachable: BTreeSet::new() }
     }
 
-    /// Returns when the dataplane tells of others than before.
+    /// Waits until the dataplane reports other next hops than before.
     pub async fn changed(&mut self) {
         if self.reported.changed().await.is_err() {
-            // Whoever would tell is gone, and so are we soon.
+            // The sender is dropped only when the node stops.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Looks again. Returns whether the set of unreachable next hops changed.
+    /// Updates the set of unreachable next hops. Returns whether it changed.
     pub async fn refresh(&mut self) -> bool {
         let mut now = self.reported.borrow_and_update().clone();
         let unknown: Vec<IpAddr> = self.unreachable.difference(&now).copied().collect();
@@ -39,7 +40,7 @@ impl NextHops {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "next hops cannot be looked up");
+                    tracing::warn!(%error, "cannot look up next hops");
                     now.extend(unknown);
                 }
             }

@@ -1,4 +1,5 @@
-//! Passwords of sessions. Outside Kubernetes a secret is a directory, its keys are files, as when one is mounted.
+//! Reads the passwords of BGP sessions. Outside Kubernetes a Secret is a directory with one file per key, as if it
+//! were mounted.
 
 use std::path::PathBuf;
 use tortie_plan::bgp::Secret;
@@ -12,7 +13,7 @@ impl Secrets {
         Secrets { dir }
     }
 
-    /// The error says which secret is missing: there is no session until it appears.
+    /// Reads a password. The error names the missing secret. The session stays down until it exists.
     pub fn read(&self, secret: &Secret) -> Result<String, String> {
         let path = self.dir.join(&secret.name).join(&secret.key);
         self.find(secret).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Readiness gates of a network: URLs that must answer well before a container is attached.
+//! Readiness gates of a network: URLs that must respond successfully before a container is attached.
 
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,17 +6,17 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tortie_cni::{CniError, code};
 
-/// For all of them together.
+/// Timeout for all gates together.
 const LIMIT: Duration = Duration::from_secs(30);
-/// For one answer.
+/// Timeout for one response.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
-/// A configuration with more is a mistake.
+/// Maximum number of gates; a configuration with more is a mistake.
 const MOST: usize = 16;
-/// `HTTP/1.1 200`
+/// Length of `HTTP/1.1 200`, the part of the response that is read.
 const STATUS_LINE: usize = 12;
 
-/// Where to ask, and for what.
+/// The address and the path to request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gate {
     authority: String,
@@ -24,7 +24,7 @@ struct Gate {
     path: String,
 }
 
-/// Returns when every gate is open.
+/// Waits until every gate has responded with a status from 200 to 399.
 pub async fn pass(urls: &[String]) -> Result<(), CniError> {
     if urls.len() > MOST {
         let message = format!("readiness_gates has {} URLs, more than {MOST}", urls.len());
@@ -64,7 +64,7 @@ impl Gate {
         Ok(Gate { authority: authority.to_owned(), address, path: format!("/{path}") })
     }
 
-    /// The reason if the answer is not a good one.
+    /// Sends one request. Returns the reason if the response is not successful.
     async fn ask(&self) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
         let mut stream = TcpStream::connect(&self.address).await.map_err(failed)?;

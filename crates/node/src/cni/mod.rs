@@ -1,8 +1,8 @@
-//! The CNI side of the daemon: what a runtime asks, and how it is answered.
+//! The CNI server of the daemon, which handles the requests that the plugins pass on.
 //!
-//! `request` and `config` read what comes in, `result` writes what goes out, `identity` says what things are called;
-//! `wishes` and `workload` are what
-//! Kubernetes says of a pod, `join` is for a container's further networks, `service` does the work and `server` listens.
+//! `request` and `config` parse requests, `result` renders results, and `identity` derives names. `wishes` and
+//! `workload` read the pod and its annotations from Kubernetes, `join` handles further networks of a container,
+//! `service` dispatches the commands, and `server` listens on the socket.
 
 mod add;
 mod adoption;

@@ -1,4 +1,4 @@
-//! One request of a runtime, as its plugin passed it on.
+//! A request of a runtime, as passed on by the plugin.
 
 use super::config::NetworkConfig;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tortie_cni::{CniError, Plugin, code};
 
-/// As it comes over the socket.
+/// The JSON form of a request on the socket.
 #[derive(Debug, Deserialize)]
 struct Wire {
     plugin: String,
@@ -27,7 +27,7 @@ pub enum Command {
     Check,
     Gc,
     Status,
-    /// `calico -t`.
+    /// `calico -t`: tests whether the node is ready.
     Test,
 }
 
@@ -36,20 +36,20 @@ pub struct Request {
     pub plugin: Plugin,
     pub command: Command,
     pub container_id: String,
-    /// Empty when the runtime no longer knows it.
+    /// Empty in a DEL if the runtime no longer knows the namespace.
     pub netns: String,
     pub ifname: String,
     pub args: Args,
-    /// As given, for a plugin it is passed on to.
+    /// CNI_ARGS as given, for delegated plugins.
     pub args_text: String,
     pub path: Vec<PathBuf>,
     pub config: NetworkConfig,
     pub whole_config: Map<String, Value>,
-    /// Of the namespace the container is in, if somebody has told: pools may be for some namespaces only.
+    /// Labels of the container's Kubernetes namespace, if known: pools may be limited to some namespaces.
     pub namespace_labels: BTreeMap<String, String>,
 }
 
-/// CNI_ARGS: the keys that mean something here.
+/// The keys of CNI_ARGS that we use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
     pub ip: Option<String>,
@@ -142,7 +142,7 @@ impl Request {
     }
 }
 
-/// Also limits the length: the name becomes part of file names and keys.
+/// Validates a container id. Also limits its length, because it becomes part of file names and keys.
 pub(super) fn check_container_id(id: &str) -> Result<(), CniError> {
     let fits = id.len() <= 200
         && id.starts_with(|c: char| c.is_ascii_alphanumeric())

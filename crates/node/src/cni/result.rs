@@ -1,4 +1,4 @@
-//! The result of an ADD, in the form of every version of the specification.
+//! The result of an ADD, in the form of every version of the CNI specification.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub struct RouteTo {
 }
 
 impl CniResult {
-    /// Reads a result of any version.
+    /// Parses a result of any version.
     pub fn read(value: &Value) -> Result<CniResult, String> {
         let mut result = CniResult::default();
         if let Some(dns) = value.get("dns").and_then(Value::as_object) {
@@ -74,7 +74,7 @@ impl CniResult {
         Ok(())
     }
 
-    /// The text a plugin prints: keys in the order of the alphabet, four spaces deep.
+    /// Renders the result as the plugin prints it: with sorted keys and an indent of four spaces.
     pub fn print(&self, version: &str) -> String {
         let value = match version {
             "0.1.0" | "0.2.0" => self.by_family(version),
@@ -83,7 +83,7 @@ impl CniResult {
         let mut text = Vec::new();
         let mut printer =
             serde_json::Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b"    "));
-        // Keys are strings and a vector takes everything.
+        // Cannot fail: all keys are strings, and the output is a vector.
         let _ = value.serialize(&mut printer);
         String::from_utf8_lossy(&text).into_owned()
     }

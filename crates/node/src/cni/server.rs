@@ -1,4 +1,4 @@
-//! The socket: one request and one answer per connection.
+//! Serves the CNI socket: one request and one response per connection.
 
 use super::request::Request;
 use super::service::{DEADLINE, Response, Service};
@@ -11,23 +11,24 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use tortie_cni::{CniError, code};
 
-/// Larger than any configuration, once written as JSON text.
+/// Maximum size of a request in bytes, larger than any configuration in its JSON encoding.
 const LIMIT: u64 = 8 << 20;
-/// A plugin that does not get its request out is not waited for.
+/// Timeout for reading a request.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Requests worked on at a time; more wait for their turn.
+/// Maximum number of requests that are handled concurrently; further ones wait.
 const AT_ONCE: usize = 64;
-/// Requests that are on their way or wait for their turn; more are closed, and the plugin says to try again.
+/// Maximum number of connections, including requests that are being read or wait. Further connections are closed, and
+/// the plugin returns TRY_AGAIN.
 const CONNECTIONS: usize = 1024;
 
-/// Serves until the task is dropped. Until the node has started, the answer is to try again.
+/// Serves requests until the task is dropped. Responds with TRY_AGAIN until the node has started.
 pub async fn serve(socket: Socket, service: watch::Receiver<Option<Arc<Service>>>) {
     let (room, connections) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
         let stream = match socket.accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a CNI connection; the plugin tries again");
+                tracing::warn!(%error, "cannot accept a CNI connection; the plugin will retry");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -40,17 +41,17 @@ pub async fn serve(socket: Socket, service: watch::Receiver<Option<Arc<Service>>
             continue;
         };
         let room = room.clone();
-        // A task of its own: when a plugin is killed, what it asked for does not stop half way.
+        // A separate task, so that a request is finished or undone even if the plugin is killed.
         tokio::spawn(async move {
             let _connection = connection;
             if let Err(error) = converse(stream, service, &room).await {
-                tracing::debug!(%error, "a plugin went away before its answer");
+                tracing::debug!(%error, "the plugin closed the connection before the response");
             }
         });
     }
 }
 
-/// A request that is still on its way takes nobody's place.
+/// Handles one connection. The request is read completely before it occupies one of the [`AT_ONCE`] slots.
 async fn converse(mut stream: UnixStream, service: Option<Arc<Service>>, room: &Semaphore) -> io::Result<()> {
     let mut text = Vec::new();
     tokio::time::timeout(READ_LIMIT, (&mut stream).take(LIMIT).read_to_end(&mut text)).await??;
@@ -59,7 +60,7 @@ async fn converse(mut stream: UnixStream, service: Option<Arc<Service>>, room: &
             .with("it waits for the datastore; its log says more");
         return tell(stream, "1\n", &error.to_json()).await;
     };
-    // Never closed.
+    // The semaphore is never closed.
     let _place = room.acquire().await;
     let response = match answer(&service, &text).await {
         Ok(response) => response,
@@ -82,7 +83,7 @@ async fn answer<'a>(service: &'a Service, text: &[u8]) -> Result<Response<'a>, C
     let request = Request::parse(text)?;
     let (command, container) = (request.command, request.container_id.clone());
     let begun = std::time::Instant::now();
-    // What an ADD begins is undone by itself in time; this is for the rest.
+    // An ADD has its own deadline after which it is undone. This timeout is for the other commands.
     let outcome = tokio::time::timeout(DEADLINE + READ_LIMIT, service.answer(request)).await;
     let outcome = outcome
         .unwrap_or_else(|_| Err(CniError::new(code::TRY_AGAIN, format!("not done within {DEADLINE:?}"))));

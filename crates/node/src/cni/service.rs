@@ -1,4 +1,5 @@
-//! Everything a CNI request needs, and which request does what.
+//! The CNI service: the state that requests need, the dispatch of commands, and the garbage collection of
+//! attachments.
 
 use super::config::Attachment;
 use super::identity;
@@ -18,16 +19,16 @@ use tortie_ipam::Allocator;
 use tortie_store::Resources;
 use tortie_store::config::KubernetesTarget;
 
-/// After this a request is given up and undone; the plugin waits longer.
+/// Timeout after which a request is aborted and undone. The plugin waits longer.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often a lost race for an endpoint is run again.
+/// Maximum number of attempts after write conflicts on an endpoint.
 pub(super) const ATTEMPTS: usize = 6;
 
-/// What the plugin prints.
+/// The response to a request, which the plugin prints.
 pub struct Response<'a> {
     pub text: String,
-    /// To be rolled back if nobody reads the response.
+    /// The new attachment, to be rolled back if the plugin does not read the response.
     pub attached: Option<Attached<'a>>,
 }
 
@@ -47,18 +48,19 @@ pub struct Service {
     pub engine: Requests,
     pub journal: Arc<Journal>,
     pub state: Arc<State>,
-    /// Attached by another program and not adopted yet.
+    /// Endpoints that another program attached and that have not been adopted yet.
     pub(super) pending: PendingEndpoints,
-    /// How the daemon itself reaches Kubernetes, if it does.
+    /// The daemon's own connection to Kubernetes, if there is one.
     pub(super) own_orchestrator: Option<KubernetesTarget>,
     pub(super) connected: tokio::sync::Mutex<Option<Connected>>,
     /// Profiles known to exist.
     pub(super) profiles: Mutex<HashSet<String>>,
-    /// Held while a name is picked and made known, so that two containers whose IDs begin alike do not pick the same.
+    /// Held while an interface name is chosen and added to the journal, so that two containers whose ids have the
+    /// same prefix do not choose the same name.
     pub(super) naming: Mutex<()>,
-    /// Locks of the containers that requests are about.
+    /// Locks of the containers with current requests.
     busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Dead attachments seen by the last collection: what is seen twice is collected.
+    /// Dead attachments seen by the last garbage collection. An attachment is collected when it is seen dead twice.
     suspects: Mutex<BTreeSet<AttachmentId>>,
 }
 
@@ -90,13 +92,13 @@ impl Service {
         }
     }
 
-    /// Asks Kubernetes about pods by these credentials, and not by those of network configurations.
+    /// Sets the credentials for Kubernetes, which take precedence over those in network configurations.
     pub fn asking(mut self, orchestrator: Option<KubernetesTarget>) -> Service {
         self.own_orchestrator = orchestrator;
         self
     }
 
-    /// Adopts these endpoints when [`Service::adopt_endpoints`] or a request of the runtime asks for it.
+    /// Sets the endpoints to be adopted by [`Service::adopt_endpoints`] or by a request of the runtime.
     pub fn adopting(mut self, pending: PendingEndpoints) -> Service {
         self.pending = pending;
         self
@@ -123,8 +125,8 @@ impl Service {
         self.print(request).await.map(|text| Response { text, attached: None })
     }
 
-    /// Undoes an attachment whose plugin was killed before it could read the response. The runtime may never ask for its
-    /// removal.
+    /// Undoes an attachment whose plugin was killed before it could read the response. The runtime may never send a
+    /// DEL for it.
     pub async fn roll_back(&self, attached: Attached<'_>) {
         let container = &attached.id.container_id;
         let undone = match self.shared_with(&attached.id, &attached.network) {
@@ -136,15 +138,15 @@ impl Service {
         };
         match undone {
             Ok(()) => {
-                tracing::info!(container, "the plugin was killed before the reply; the ADD is rolled back")
+                tracing::info!(container, "the plugin was killed before the response; rolled back the ADD")
             }
             Err(error) => {
-                tracing::warn!(%error, container, "the plugin was killed before the reply; the ADD is not rolled back yet, trying again")
+                tracing::warn!(%error, container, "the plugin was killed before the response; cannot roll back the ADD; retrying")
             }
         }
     }
 
-    /// The answers to everything but an ADD of the network plugin.
+    /// Handles all requests other than an ADD of the network plugin.
     async fn print(&self, request: Request) -> Result<String, CniError> {
         match request.command {
             Command::Status | Command::Test => return self.status(request.command),
@@ -176,7 +178,7 @@ impl Service {
         Ok(())
     }
 
-    /// A workload whose policy is not in force would pass what it must not, so none is taken.
+    /// Fails if policy is not in force, because a new workload would not be isolated.
     fn check_policy(&self) -> Result<(), CniError> {
         match self.state.troubles().remove(POLICY) {
             Some(reason) => {
@@ -196,7 +198,7 @@ impl Service {
         ready.map(|()| String::new()).map_err(|error| CniError { code, ..error })
     }
 
-    /// The attachments of the network that are not listed are dead.
+    /// Handles GC: removes the attachments of the network that are not listed as valid.
     async fn gc(&self, request: &Request) -> Result<(), CniError> {
         let Some(valid) = &request.config.valid_attachments else {
             return Err(CniError::new(code::NETWORK_CONFIG, "cni.dev/valid-attachments is missing"));
@@ -229,17 +231,18 @@ impl Service {
         }
     }
 
-    /// Undoes what nobody finished, and what died without a word: at start, and from time to time.
+    /// Removes unfinished attachments, and live ones whose network namespace vanished without a DEL. Called at start
+    /// and then periodically.
     pub async fn collect_garbage(&self) {
         let mut seen = BTreeSet::new();
         let records = self.journal.all();
-        // Read after the records: the interface of an attachment that lives is older than its record.
+        // Read the interfaces after the records: the interface of a live attachment is older than its record.
         let interfaces = match records.iter().any(is_judged_by_interface) {
             true => tortie_dataplane::interface_names(&self.host).await,
             false => Ok(BTreeMap::new()),
         };
         let interfaces = interfaces
-            .inspect_err(|error| tracing::warn!(%error, "cannot see whether adopted containers live"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot list interfaces; adopted containers are not garbage-collected"))
             .ok();
         for record in records {
             let dead = match record.phase {
@@ -248,7 +251,7 @@ impl Service {
             };
             if !dead {
                 if let Err(error) = self.part_from(&record.id, |joined| joined.phase != Phase::Live).await {
-                    tracing::warn!(%error, container = record.id.container_id, "a network is not left yet, trying again");
+                    tracing::warn!(%error, container = record.id.container_id, "cannot remove a container from a further network; retrying");
                 }
                 continue;
             }
@@ -261,13 +264,13 @@ impl Service {
                 continue;
             }
             let _lock = self.lock(&record.id.container_id).await;
-            // While we waited for the lock it may have been finished.
+            // Another request may have finished the attachment while we waited for the lock.
             let Some(current) = self.journal.get(&record.id).filter(|now| now.phase == record.phase) else {
                 continue;
             };
             tracing::info!(container = record.id.container_id, phase = ?record.phase, "removing an attachment that is unfinished or whose namespace is gone");
             if let Err(error) = self.undo(&current).await {
-                tracing::warn!(%error, container = record.id.container_id, "the attachment is not undone yet, trying again");
+                tracing::warn!(%error, container = record.id.container_id, "cannot remove the attachment; retrying");
             }
         }
         *self.suspects.lock().unwrap_or_else(PoisonError::into_inner) = seen;
@@ -277,7 +280,7 @@ impl Service {
         AttachmentId { container_id: request.container_id.clone(), ifname: request.ifname.clone() }
     }
 
-    /// The first free name for the host's end. Two containers whose IDs begin alike do not fight for one.
+    /// Returns a free name for the host interface, even if another container id has the same prefix.
     pub(super) fn pick_host_interface(&self, request: &Request, identity: &identity::Identity) -> String {
         let id = Service::record_id(request);
         let prefix = self.interface_prefix();
@@ -303,7 +306,7 @@ impl Service {
     }
 }
 
-/// Requests about one container wait for each other.
+/// Lock of a container, which serialises the requests for it.
 pub struct ContainerLock<'a> {
     service: &'a Service,
     container_id: String,
@@ -320,7 +323,7 @@ impl Drop for ContainerLock<'_> {
     }
 }
 
-/// Whether the namespace of a live attachment is gone; not if it cannot be seen.
+/// Returns whether the network namespace of a live attachment is gone; false if that cannot be determined.
 fn is_dead(record: &Record, interfaces: Option<&BTreeMap<String, bool>>) -> bool {
     match is_judged_by_interface(record) {
         true => interfaces.is_some_and(|names| !names.contains_key(&record.host_interface)),
@@ -328,8 +331,9 @@ fn is_dead(record: &Record, interfaces: Option<&BTreeMap<String, bool>>) -> bool
     }
 }
 
-/// The kernel removes the host's interface together with the namespace. The path in an adopted record may be one of several names
-/// of the namespace, and that name may go while the container lives.
+/// Returns whether the liveness of an attachment is determined by its host interface, which the kernel removes
+/// together with the namespace. The path in an adopted record may be one of several names of the namespace, and that
+/// name may disappear while the container is alive.
 fn is_judged_by_interface(record: &Record) -> bool {
     record.netns.is_empty() || (record.adopted && !record.host_interface.is_empty())
 }

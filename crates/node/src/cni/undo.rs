@@ -1,5 +1,5 @@
-//! DEL, and undoing what was half done. Every step goes on past the failure of another; what could not be undone stays
-//! in the journal and is tried again.
+//! The CNI DEL command, and the rollback of unfinished attachments. A failed step does not stop the others. An
+//! attachment that could not be undone stays in the journal and is retried.
 
 use super::identity::{self, CALICO_IPAM, Identity};
 use super::ipam::store_failed;
@@ -15,27 +15,28 @@ use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_store::Error;
 
 impl Service {
-    /// Succeeds when there is nothing left to undo.
+    /// Handles DEL. Succeeds if there is nothing left to undo.
     pub(super) async fn del(&self, request: &Request) -> Result<(), CniError> {
         let id = Service::record_id(request);
         if let Some(record) = self.shared_with(&id, &request.config.name) {
             return self.part(&record, &request.config.name, &id.ifname).await;
         }
         if let Some(mut record) = self.journal.get(&id) {
-            // Whoever leaves a network twice is still in the others.
+            // The request is about a network that the container has already left; it is still attached to others.
             if Service::is_of_another_network(request, &record) {
                 return Ok(());
             }
             if !request.netns.is_empty() {
                 record.netns = request.netns.clone();
             }
-            // The record of an adopted container does not name another IPAM plugin; the request does.
+            // The record of an adopted container does not name another IPAM plugin, but the request does.
             if record.adopted && record.handle.is_none() {
                 record.delegate = delegate(request)?;
             }
             return self.undo(&record).await;
         }
-        // Attached by somebody else, or long gone: everything that could be there is looked for.
+        // There is no record: another program attached the container, or it was removed long ago. Remove everything
+        // whose name can be derived from the request.
         let identity = Identity::of(request);
         let derived = self.pick_host_interface(request, &identity);
         let own_ipam = request.config.ipam.kind == CALICO_IPAM;
@@ -73,8 +74,9 @@ impl Service {
         })
     }
 
-    /// The address goes back last: nobody else gets it while anything here still uses it. Of what is `ours`, nothing is
-    /// removed but what we made.
+    /// Removes the endpoint, the interface and the addresses. The addresses are released last, so that they are not
+    /// assigned again while something here still uses them. With `ours`, only an interface that we created is
+    /// removed.
     async fn tear_down(&self, record: &Record, ours: bool) -> Result<(), CniError> {
         let mut failures = Vec::new();
         crate::failpoint::hit("del-journalled").await;
@@ -153,7 +155,7 @@ impl Service {
     }
 }
 
-/// The other IPAM plugin of a request.
+/// Returns the other IPAM plugin that the request names, if any.
 fn delegate(request: &Request) -> Result<Option<Delegate>, CniError> {
     let kind = &request.config.ipam.kind;
     if kind.is_empty() || kind == CALICO_IPAM {
@@ -162,7 +164,7 @@ fn delegate(request: &Request) -> Result<Option<Delegate>, CniError> {
     Delegate::of(request, &any_network()).map(Some)
 }
 
-/// To give back an address, a plugin does not need to know the network it came from.
+/// Returns placeholders for the pod CIDRs: to release an address, a plugin does not need its network.
 fn any_network() -> [String; 2] {
     ["0.0.0.0/0".to_owned(), "::/0".to_owned()]
 }

@@ -1,4 +1,4 @@
-//! What annotations of a pod and of its namespace ask for.
+//! Parses the annotations of a pod and of its namespace that concern its network.
 
 use super::config::NetworkConfig;
 use super::identity::CALICO_IPAM;
@@ -16,14 +16,14 @@ const ADDRESSES_NO_IPAM: &str = "cni.projectcalico.org/ipAddrsNoIpam";
 const FLOATING: &str = "cni.projectcalico.org/floatingIPs";
 const MAC: &str = "cni.projectcalico.org/hwAddr";
 
-/// Where a pod's addresses come from.
+/// The source of a pod's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Addresses {
     #[default]
     Any,
-    /// These, from our address management.
+    /// These addresses, assigned by Calico IPAM.
     Exactly(Vec<IpAddr>),
-    /// These, whatever address management says.
+    /// These addresses, without IPAM.
     Unmanaged(Vec<IpAddr>),
 }
 
@@ -32,10 +32,10 @@ pub struct Wishes {
     pub addresses: Addresses,
     pub v4_pools: Option<Vec<String>>,
     pub v6_pools: Option<Vec<String>>,
-    /// Whether to have an address of each family.
+    /// The requested address families.
     pub families: Option<Families>,
     pub mac: Option<[u8; 6]>,
-    /// Addresses elsewhere that shall stand for the pod's.
+    /// Floating addresses that are translated to the pod's address.
     pub floating: Vec<IpAddr>,
 }
 
@@ -48,7 +48,7 @@ pub struct Families {
 type Annotations = BTreeMap<String, String>;
 
 impl Wishes {
-    /// The pod's annotations are stronger than those of its namespace.
+    /// Parses the annotations. Those of the pod take precedence over those of its namespace.
     pub fn read(
         pod: &Annotations,
         namespace: &Annotations,
@@ -78,7 +78,7 @@ impl Wishes {
         Ok(wishes)
     }
 
-    /// The configuration with the wishes for pools and families in it.
+    /// Sets the requested pools and families in the configuration.
     pub fn apply(&self, config: &mut NetworkConfig) {
         let ipam = &mut config.ipam;
         if let Some(pools) = &self.v4_pools {

@@ -1,4 +1,4 @@
-//! What Kubernetes says of the pod that is being attached.
+//! Reads the pod that is being attached, its namespace and its service account from Kubernetes.
 
 use super::identity::Identity;
 use super::ipam::store_failed;
@@ -15,29 +15,29 @@ use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::Orchestrator;
 use tortie_store::{Error, Limits};
 
-/// A pod, as far as its network goes.
+/// The data of a pod that concerns its network.
 #[derive(Debug)]
 pub(super) struct Workload {
     pub wishes: Wishes,
     pub namespace_labels: BTreeMap<String, String>,
-    /// Labels, profiles and ports; what the plugin knows is filled in later.
+    /// Labels, profiles and ports. The fields that the plugin knows are filled in later.
     pub endpoint: WorkloadEndpoint,
-    /// Of the namespace and of the service account.
+    /// The profiles of the namespace and of the service account.
     pub profiles: Vec<Profile>,
 }
 
-/// A connection to Kubernetes, as long as what it was made from is the same.
+/// A cached connection to Kubernetes, valid while its configuration is unchanged.
 #[derive(Debug)]
 pub(super) struct Connected {
     target: KubernetesTarget,
-    /// Of the kubeconfig: with a new token the file is a new one.
+    /// Modification time of the kubeconfig, which changes with a new token.
     changed: Option<SystemTime>,
     orchestrator: Orchestrator,
 }
 
 impl Service {
-    /// Kubernetes, if it is asked at all: by the daemon's own credentials, else by those of the configuration. A
-    /// kubeconfig that is named and not there is an error.
+    /// Returns the connection to Kubernetes, if there is one: with the daemon's own credentials, else with those of
+    /// the network configuration. A configured but missing kubeconfig is an error.
     pub(super) async fn orchestrator(&self, request: &Request) -> Result<Option<Orchestrator>, CniError> {
         let Some(target) = self.own_orchestrator.clone().or_else(|| target(request)) else { return Ok(None) };
         let changed = modified(&target.kubeconfig);
@@ -53,7 +53,7 @@ impl Service {
         Ok(Some(orchestrator))
     }
 
-    /// None for containers that are no pods, and where policy is not Kubernetes'.
+    /// Returns the pod. Returns None for containers that are not pods, and if the policy type is not `k8s`.
     pub(super) async fn workload(
         &self,
         request: &Request,
@@ -74,7 +74,7 @@ impl Service {
         if !account.is_empty() {
             match orchestrator.service_account(&identity.namespace, account).await {
                 Ok(profile) => profiles.push(profile),
-                // A pod outlives its account.
+                // A service account may be deleted before its pods.
                 Err(Error::DoesNotExist { .. }) => {}
                 Err(error) => return Err(store_failed(error)),
             }
@@ -83,8 +83,9 @@ impl Service {
         Ok(Some(Workload { wishes, namespace_labels, endpoint: pod.endpoint, profiles }))
     }
 
-    /// The profiles of a pod, where nobody has written them yet: on Kubernetes as the datastore they are always there, on
-    /// etcd they come from the controllers, which also keep them up to date. Returns the one that opens the pod.
+    /// Creates the profiles of a pod if they do not exist. With the Kubernetes datastore they always exist; with etcd
+    /// the controllers create and update them. Returns the name of the namespace's profile, whose rules allow the
+    /// pod's traffic.
     pub(super) async fn ensure_profiles(&self, workload: &Workload) -> Result<Option<String>, CniError> {
         for profile in &workload.profiles {
             let name = &profile.metadata.name;
@@ -110,10 +111,10 @@ impl Service {
     }
 }
 
-/// How the configuration says that Kubernetes is reached.
+/// Returns the connection to Kubernetes that the network configuration specifies.
 fn target(request: &Request) -> Option<KubernetesTarget> {
     let (kubernetes, policy) = (&request.config.kubernetes, &request.config.policy);
-    // Old configurations name the root of the API, not the server.
+    // Old configurations contain the URL of the API root instead of that of the server.
     let server = |root: &str| root.split("/api/").next().unwrap_or(root).to_owned();
     let roots = [&policy.k8s_api_root, &kubernetes.k8s_api_root];
     let endpoint = roots.into_iter().find(|root| !root.is_empty()).map(|root| server(root));

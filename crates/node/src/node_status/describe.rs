@@ -1,4 +1,4 @@
-//! The speaker's state in the words of CalicoNodeStatus.
+//! Converts the status of the speaker to the fields of CalicoNodeStatus.
 
 use crate::queries::RunningBgp;
 use jiff::Timestamp;
@@ -11,10 +11,10 @@ use tortie_model::kinds::{
     NodeRoute, NodeRouteLearnedFrom, NodeRouteSource, NodeRouteStatus, NodeRouteType,
 };
 
-/// The speaker and how it is.
+/// The BGP backend and its status.
 type BgpWithStatus = (RunningBgp, Status);
 
-/// One speaker speaks for both families; where there is none, both have none.
+/// Returns the agent status for both families. One speaker serves both.
 pub fn families(of: impl Fn(bool) -> BGPDaemonStatus) -> NodeAgentStatus {
     NodeAgentStatus { bird_v4: Some(of(false)), bird_v6: Some(of(true)) }
 }
@@ -36,7 +36,7 @@ pub fn peers(bgp: Option<&BgpWithStatus>) -> NodeBGPStatus {
     let mut answer = NodeBGPStatus::default();
     let Some((running, status)) = bgp else { return answer };
     for peer in &status.peers {
-        // Peers that are workloads have no type there.
+        // CalicoNodeStatus has no type for peers that are workloads.
         let Some(type_) = peer_type(&peer.name) else { continue };
         let up = peer.state == PeerState::Established;
         let (list, established, others) = match peer.address {
@@ -82,7 +82,7 @@ fn session_state(state: PeerState) -> BGPSessionState {
     }
 }
 
-/// `interfaces`: behind which each next hop is.
+/// Returns the routes. `interfaces` contains the outgoing interface of each next hop.
 pub fn routes(
     known: &[Vec<RouteStatus>; 2],
     bgp: Option<&BgpWithStatus>,
@@ -91,7 +91,7 @@ pub fn routes(
     let peers = bgp.map_or(&[][..], |(_, status)| &status.peers);
     let [routes_v4, routes_v6] = known.each_ref().map(|routes| {
         let mut routes: Vec<&RouteStatus> = routes.iter().collect();
-        // The same routes are always listed in the same order: else each report would look like a change.
+        // Sort the routes, because a different order would make each report look like a change.
         routes.sort_by_key(|route| (route.prefix, !route.best, route.peer.clone()));
         routes.into_iter().map(|route| describe(route, peers, interfaces)).collect()
     });
@@ -113,7 +113,8 @@ fn describe(route: &RouteStatus, peers: &[PeerStatus], interfaces: &BTreeMap<IpA
             let source = if mesh { NodeRouteSource::NodeMesh } else { NodeRouteSource::BGPPeer };
             from(source, peer.map(|peer| peer.address.to_string()).unwrap_or_default())
         }
-        // The address of a workload, as the kernel has it; a block of ours.
+        // A route with a device is the address of a workload, which the kernel has; otherwise it is one of our
+        // blocks.
         None if route.attrs.device.is_some() => from(NodeRouteSource::Kernel, String::new()),
         None => from(NodeRouteSource::Static, String::new()),
     };
@@ -126,7 +127,7 @@ fn describe(route: &RouteStatus, peers: &[PeerStatus], interfaces: &BTreeMap<IpA
     }
 }
 
-/// RFC 3339, UTC, whole seconds.
+/// Formats a time as RFC 3339 in UTC with whole seconds.
 fn time(time: SystemTime) -> String {
     Timestamp::try_from(time).map(|time| format!("{time:.0}")).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! CalicoNodeStatus: somebody asks in the store how this node is, and the answer is written there, at once and then
-//! as often as asked for. An answer that is the same as the last is not written.
+//! Maintains the status of the CalicoNodeStatus objects for this node: immediately when an object appears or changes,
+//! and then at the requested interval. An unchanged status is not written.
 
 mod describe;
 
@@ -18,7 +18,7 @@ use tortie_model::kinds::{CalicoNodeStatus, CalicoNodeStatusSpec, CalicoNodeStat
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_store::{Error, Event, Resources, Watch};
 
-/// Somebody else may change the object between our reading and our writing.
+/// Maximum number of attempts if another client changes the object between our read and write.
 const TRIES: usize = 3;
 
 pub struct NodeStatuses {
@@ -31,12 +31,12 @@ pub struct NodeStatuses {
 
 struct Asked {
     spec: CalicoNodeStatusSpec,
-    /// None: there is nothing more to say until something changes.
+    /// When to update the status next; None if it is not updated periodically.
     due: Option<Instant>,
 }
 
 impl NodeStatuses {
-    /// Answers for as long as the daemon lives.
+    /// Updates the objects as long as the daemon runs.
     pub fn follow(
         state: &Arc<State>,
         resources: &Resources,
@@ -53,7 +53,7 @@ impl NodeStatuses {
         };
         async move {
             let mut in_sync = statuses.state.in_sync();
-            // Before that there is nothing to tell. Fails only if the state is gone.
+            // Before the first sync there is nothing to report. Fails only if the state is dropped.
             let _ = in_sync.wait_for(|in_sync| *in_sync).await;
             while statuses.step(&mut watch).await {}
         }
@@ -114,7 +114,7 @@ impl NodeStatuses {
         for attempt in 1..=TRIES {
             match self.write(name, &status).await {
                 Ok(()) => return,
-                // Whoever asked has gone meanwhile.
+                // The object was deleted.
                 Err(Error::DoesNotExist { .. }) => return,
                 Err(Error::Conflict { .. }) if attempt < TRIES => {}
                 Err(error) => {
@@ -136,14 +136,14 @@ impl NodeStatuses {
         self.resources.update(Resource::from(object)).await.map(drop)
     }
 
-    /// A part that cannot be had is reported as empty, and the others are reported all the same.
+    /// Collects the requested parts of the status. A part that is unavailable is reported as empty.
     async fn collect(&self, classes: &[NodeStatusClass]) -> CalicoNodeStatusStatus {
         let running = self.state.running_bgp();
         let status = match &running {
             Some(running) => running.backend.status().await.ok(),
             None => None,
         };
-        // One that has just ended counts as none.
+        // A speaker that has just ended counts as absent.
         let running = running.zip(status);
         let wants = |class: NodeStatusClass| classes.contains(&class);
         let mut answer = CalicoNodeStatusStatus::default();
@@ -170,7 +170,7 @@ impl NodeStatuses {
         known
     }
 
-    /// Behind which interface each next hop is.
+    /// Returns the outgoing interface of each next hop.
     async fn interfaces(&self, routes: impl Iterator<Item = &RouteStatus>) -> BTreeMap<IpAddr, String> {
         let next_hops: BTreeSet<IpAddr> = routes.filter_map(|route| route.attrs.next_hop).collect();
         let mut interfaces = BTreeMap::new();
