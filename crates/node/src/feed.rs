@@ -38,7 +38,7 @@ pub struct Place<'a> {
     /// Connection to Kubernetes, if there is one, and the name of this node's Node object.
     pub kubernetes: Option<&'a KubernetesTarget>,
     pub kubernetes_node: &'a str,
-    /// Name of the Secret with the certificate that hubs issue for nodes; empty if there is none.
+    /// Name of the Secret with the certificate that hubs issue for nodes; may be empty.
     pub certificate_secret: &'a str,
     pub liveness: &'a Liveness,
 }

@@ -205,7 +205,7 @@ impl Journal {
     }
 }
 
-/// Addresses of live attachments count as in use even if the datastore says that they are free.
+/// Addresses of live attachments count as in use even if they are free in the datastore.
 impl InUse for Journal {
     fn addresses(&self) -> Vec<IpAddr> {
         self.lock().values().flat_map(Record::addresses).collect()

@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// Interval between checks of Felix's chains.
 const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What happens to the network of running containers.
+/// How to treat the network of running containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivePods {
     /// They keep their network, for the software that takes the host over.

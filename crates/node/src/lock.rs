@@ -88,8 +88,8 @@ impl DirLock {
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // The previous holder may have removed the file after we opened it. Nobody else would see our lock on it,
-            // so retry.
+            // The previous holder may have removed the file after we opened it. Other processes would not see our
+            // lock on it, so retry.
             let there = std::fs::metadata(&path).map(|there| there.ino()).ok();
             if there != Some(file.metadata().map_err(failed)?.ino()) {
                 continue;

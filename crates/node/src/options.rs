@@ -26,7 +26,8 @@ pub struct NodeArgs {
     /// Directory of the passwords of BGP sessions: one directory per Secret, one file per key
     #[arg(long, value_name = "DIR", env = "TORTIE_SECRETS_DIR", default_value = "/etc/calico/secrets")]
     pub secrets_dir: PathBuf,
-    /// Maximum number of routes of one family from a BGP peer; if it is exceeded, the session is closed for five minutes
+    /// Maximum number of routes of one family from a BGP peer; if it is exceeded, the session is closed for five
+    /// minutes
     #[arg(
         long,
         value_name = "ROUTES",
@@ -35,7 +36,8 @@ pub struct NodeArgs {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     pub bgp_max_prefixes: u32,
-    /// Maximum number of paths to one prefix (add-path) from a BGP peer; if it is exceeded, the session is closed as well
+    /// Maximum number of paths to one prefix (add-path) from a BGP peer; if it is exceeded, the session is closed as
+    /// well
     #[arg(
         long,
         value_name = "PATHS",

@@ -54,7 +54,7 @@ impl Recording {
 /// Key of the lines that hold a digest.
 pub const DIGEST: &str = "digest";
 
-/// Returns a digest of the dataplane actions, or None if there are none.
+/// Returns a digest of the dataplane actions, or None without such actions.
 pub fn digest(actions: &[Action]) -> Option<String> {
     struct Hashed(Sha1);
     impl fmt::Write for Hashed {

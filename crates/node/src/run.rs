@@ -335,8 +335,8 @@ impl Start<'_> {
         }
         service.send_replace(Some(made.clone()));
         tasks.spawn("the garbage collection of attachments", async move {
-            // The start does not wait for this pass: IPAM never assigns an address that the journal holds, whatever
-            // the datastore says.
+            // The start does not wait for this pass: IPAM never assigns an address that the journal holds, regardless
+            // of the datastore.
             reclaim.run(true, &made).await;
             for collection in 1_u64.. {
                 tokio::time::sleep(COLLECT).await;

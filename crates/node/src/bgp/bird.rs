@@ -37,7 +37,7 @@ pub struct Bird {
     secrets: Secrets,
     file: PathBuf,
     control: Control,
-    /// Marker file that tells our own speaker, if it follows, that the kernel contains routes of BGP.
+    /// Marker file, by which a later speaker of our own knows that the kernel contains routes of BGP.
     restart_marker: PathBuf,
     bgp: Option<Arc<Bgp>>,
     /// The desired configuration; None until the plan contains the BGP settings.

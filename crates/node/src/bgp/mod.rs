@@ -325,7 +325,7 @@ impl BgpTask {
     }
 }
 
-/// Writes the marker file that tells the next start that the kernel contains routes of BGP.
+/// Writes the marker file, by which the next start knows that the kernel contains routes of BGP.
 fn write_marker(restart_marker: &Path) {
     if let Err(error) = std::fs::write(restart_marker, "") {
         tracing::warn!(%error, path = %restart_marker.display(), "cannot write the marker file; the next restart of BGP will not be graceful");

@@ -114,7 +114,7 @@ struct WorkloadIdForm {
 #[derive(Serialize, Deserialize)]
 struct OneWorkload(#[serde(with = "WorkloadIdForm")] WorkloadId);
 
-/// Serialisation of [`Concerns`]: `null` stands for everything.
+/// Serialisation of [`Concerns`]: `null` represents everything.
 pub(super) mod concerns {
     use super::{Concerns, OneWorkload};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

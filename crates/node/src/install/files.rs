@@ -1,4 +1,4 @@
-//! Writes the CNI files on the host. Each write is atomic, because runtimes may read the files at any time, and each
+//! Writes the CNI files on the host. Each write is atomic, because runtimes may read the files concurrently, and each
 //! file is recorded in the state directory, so that it can be removed again.
 //!
 //! A file of another program at the same path, such as Calico's plugin, is kept beside ours until ours is removed.
@@ -48,7 +48,7 @@ pub struct RemovedFile {
     pub removal: FileRemoval,
 }
 
-/// What happened to a file that we owned.
+/// The result of giving up a file that we owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRemoval {
     Removed,

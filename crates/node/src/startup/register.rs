@@ -138,7 +138,7 @@ fn describe(node: &mut Node, variables: &Variables, interfaces: &[Interface]) ->
     Ok(())
 }
 
-/// Returns the node's address of a family: configured, detected or stored; empty if there is none.
+/// Returns the node's address of a family: configured, detected or stored; may be empty.
 fn address(
     variables: &Variables,
     interfaces: &[Interface],
