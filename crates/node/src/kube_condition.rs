@@ -56,8 +56,8 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
 pub async fn say_down(target: &KubernetesTarget, node: &str) {
     match tokio::time::timeout(PATIENCE, say(target, node, DOWN)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, node, "cannot set the NetworkUnavailable condition at shutdown"),
-        Err(_) => tracing::warn!(node, "cannot set the NetworkUnavailable condition: kube-apiserver did not respond"),
+        Ok(Err(error)) => tracing::warn!(%error, node, "cannot set NetworkUnavailable at shutdown"),
+        Err(_) => tracing::warn!(node, "cannot set NetworkUnavailable: kube-apiserver did not respond"),
     }
 }
 

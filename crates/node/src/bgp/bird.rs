@@ -176,8 +176,8 @@ impl Bird {
         let now = trouble.or(skipped);
         if self.reported != now {
             match &now {
-                Some(trouble) => tracing::warn!(trouble, "cannot apply the BGP configuration of the datastore to BIRD"),
-                None => tracing::info!("the BGP configuration of the datastore is applied to BIRD"),
+                Some(trouble) => tracing::warn!(trouble, "cannot apply the BGP configuration to BIRD"),
+                None => tracing::info!("the BGP configuration is applied to BIRD"),
             }
             self.reported = now;
         }
