@@ -88,7 +88,7 @@ impl State {
             differs
         });
         for warning in &new {
-            tracing::warn!(warning, "invalid or ineffective setting; `tortie settings` shows the effective values");
+            tracing::warn!(warning, "invalid or ineffective setting; see `tortie settings`");
         }
         if differs {
             let warnings = parameters.warnings();

@@ -210,7 +210,7 @@ fn take_in(state: &State, report: Report) {
             if !text.is_empty() {
                 tracing::warn!(
                     reason = text,
-                    "chains of other programs may drop traffic that policy allows"
+                    "chains of other programs may drop packets although policy allows them"
                 );
             }
             state.set_warning(OVERRULED, Some(text).filter(|text| !text.is_empty()));

@@ -68,7 +68,7 @@ pub async fn keep(
         if trouble != reported {
             match &trouble {
                 Some(trouble) => {
-                    tracing::warn!(trouble, "cannot assign the tunnel addresses that the pools require; retrying")
+                    tracing::warn!(trouble, "cannot assign tunnel addresses as the pools require; retrying")
                 }
                 None => tracing::info!("the tunnel addresses match the pools"),
             }
