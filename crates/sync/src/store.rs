@@ -125,7 +125,7 @@ async fn pass_on<T>(
     }
 }
 
-/// Calls `alive` every second as long as each of these counters changed within [`STUCK`].
+/// Calls `alive` every second as long as each of these counters changes at least every 300 seconds.
 pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
     let mut look = tokio::time::interval(LOOK);
     let mut last: Vec<(u64, Instant)> = signs.iter().map(|_| (0, Instant::now())).collect();
