@@ -1,4 +1,4 @@
-//! Which host endpoint workload_policies which interface.
+//! Assigns host endpoints to the interfaces of a node.
 
 use crate::endpoint::HostEndpoint;
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use std::net::IpAddr;
 /// The active host endpoints of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
-    /// Interface to the name of its host endpoint.
+    /// Name of the host endpoint of each interface, by interface name.
     pub specific: BTreeMap<String, String>,
-    /// The one for every other interface.
+    /// Name of the `*` host endpoint, which applies to every other interface.
     pub everywhere: Option<String>,
 }
 
@@ -19,8 +19,8 @@ impl Assignment {
     }
 }
 
-/// Names decide where several could cover the same interface: the smallest does. `interfaces` are those that do not lead
-/// to workloads, with their addresses.
+/// Assigns host endpoints to interfaces. If several host endpoints match the same interface, the one with the
+/// smallest name wins. `interfaces` holds the interfaces that do not lead to workloads, with their addresses.
 pub fn assign(
     endpoints: &BTreeMap<String, HostEndpoint>,
     interfaces: &BTreeMap<String, Vec<IpAddr>>,

@@ -1,4 +1,4 @@
-//! The BGP sessions of a node, what it advertises and which routes it installs.
+//! BGP configuration of a node: its sessions, the routes it advertises and the routes it installs in the kernel.
 
 use crate::tunnel::TunnelKind;
 use ipnet::IpNet;
@@ -6,30 +6,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// A metric becomes a LOCAL_PREF by subtraction from this, so that the smaller metric is the better route.
+/// LOCAL_PREF of a route with metric 0. The LOCAL_PREF of a route is this value minus its metric, so that the smaller
+/// metric is preferred.
 pub const LOCAL_PREF_OF_METRIC_0: u32 = 2_147_483_647;
 
-/// All of a node's BGP. It is replaced as a whole; the speaker finds out which sessions differ.
+/// The BGP configuration of a node. It is always replaced as a whole; the BGP speaker works out which sessions
+/// changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bgp {
     pub as_number: u32,
-    /// From the node's IPv4 address; a node without one must be given one.
+    /// Derived from the node's IPv4 address; a node without one needs an explicit router ID.
     pub router_id: Option<Ipv4Addr>,
     pub listen_port: u16,
-    /// Listen on these addresses alone; on all if there are none.
+    /// Addresses to listen on; empty means all.
     pub listen: Vec<IpAddr>,
-    /// By the name that the reference gives them: `Mesh_10_0_0_7`, `Global_...`, `Node_...`.
+    /// Sessions by the names that Calico gives them: `Mesh_10_0_0_7`, `Global_...`, `Node_...`.
     pub sessions: BTreeMap<String, Session>,
-    /// The filters that sessions name.
+    /// Filters by the names that the sessions reference.
     pub filters: BTreeMap<String, Arc<Filter>>,
     pub export: Export,
     pub install: Install,
-    /// Whose addresses BIRD shall not look at; in them `*` stands for any text.
+    /// Interfaces whose addresses BIRD ignores; `*` in a name matches any text.
     pub ignored_interfaces: Vec<String>,
 }
 
 impl Session {
-    /// Whether routes of others are announced with this node as the next hop.
+    /// Returns whether routes of other nodes are advertised to the peer with this node as the next hop.
     pub fn takes_over(&self, own_as: u32) -> bool {
         match self.next_hop {
             NextHopMode::Auto => self.local_as.unwrap_or(own_as) != self.remote_as,
@@ -40,7 +42,7 @@ impl Session {
 }
 
 impl Bgp {
-    /// The peers that are reached through a gateway alone, and which.
+    /// Returns the peers that are reachable only through a gateway, with that gateway.
     pub fn gateways(&self) -> BTreeMap<IpNet, IpAddr> {
         let behind = |session: &Session| Some((IpNet::from(session.peer), session.reachable_by?));
         let behind = self.sessions.values().filter_map(behind);
@@ -48,30 +50,30 @@ impl Bgp {
     }
 }
 
-/// One session. It carries the family of its addresses.
+/// One session. It carries the routes of its peer's address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub kind: SessionKind,
     pub peer: IpAddr,
     pub port: u16,
     pub remote_as: u32,
-    /// Shown to this peer instead of the node's own.
+    /// AS number presented to this peer instead of the node's own.
     pub local_as: Option<u32>,
     pub source: Option<IpAddr>,
     pub passive: bool,
     pub password: Option<Secret>,
-    /// Seconds.
+    /// In seconds.
     pub restart_time: Option<u16>,
     pub keepalive: Option<u16>,
-    /// The hops the peer may be away; no check if not given.
+    /// Maximum number of hops to the peer (TTL security); no check if `None`.
     pub ttl_security: Option<u8>,
     pub next_hop: NextHopMode,
-    /// The peer is a client of ours in this cluster of reflectors.
+    /// Cluster ID for which the peer is a route reflector client of this node.
     pub reflect: Option<Ipv4Addr>,
     pub allow_own_as: u32,
-    /// In the order in which they are asked.
+    /// Names of the filters in the order of evaluation.
     pub filters: Vec<String>,
-    /// A gateway through which alone the peer is reached.
+    /// The only gateway through which the peer is reachable.
     pub reachable_by: Option<IpAddr>,
 }
 
@@ -80,14 +82,14 @@ pub enum SessionKind {
     Mesh,
     Global,
     Node,
-    /// With a workload of this node.
+    /// A session with a workload of this node.
     LocalWorkload,
 }
 
-/// Which next hop is advertised to a peer.
+/// The next hop that is advertised to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NextHopMode {
-    /// The rule of BGP: this node for external peers and for routes that originate here, unchanged otherwise.
+    /// The default of BGP: this node for external peers and for routes that originate here, unchanged otherwise.
     #[default]
     Auto,
     /// Always this node.
@@ -96,14 +98,14 @@ pub enum NextHopMode {
     Keep,
 }
 
-/// Where a password is found.
+/// Reference to the key of a Secret that holds a password.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Secret {
     pub name: String,
     pub key: String,
 }
 
-/// A BGPFilter: the first rule that matches decides.
+/// A BGPFilter: the first matching rule decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub import_v4: Vec<FilterRule>,
@@ -112,15 +114,15 @@ pub struct Filter {
     pub export_v6: Vec<FilterRule>,
 }
 
-/// All that is given must match.
+/// A rule of a BGP filter. It matches if all given conditions match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterRule {
     pub prefix: Option<PrefixMatch>,
-    /// Only routes learnt over BGP.
+    /// Matches only routes learned over BGP.
     pub learnt: bool,
-    /// In which `*` stands for any text.
+    /// Interface name; `*` in it matches any text.
     pub interface: Option<String>,
-    /// Some(true): only on sessions within our AS; Some(false): only on those with others.
+    /// `Some(true)` matches only iBGP sessions, `Some(false)` only eBGP sessions.
     pub internal: Option<bool>,
     pub community: Option<Community>,
     pub as_path_prefix: Vec<u32>,
@@ -133,7 +135,7 @@ pub struct FilterRule {
 pub struct PrefixMatch {
     pub net: IpNet,
     pub operator: PrefixOperator,
-    /// Shortest and longest; instead of the net's own.
+    /// Shortest and longest matching prefix length; if `None`, those implied by `net` and `operator`.
     pub length: Option<(u8, u8)>,
 }
 
@@ -153,7 +155,7 @@ pub enum Community {
 }
 
 impl Community {
-    /// The two halves of a standard community as they stand in a message.
+    /// Returns the 32-bit encoding of a standard community.
     pub fn standard(high: u16, low: u16) -> u32 {
         u32::from(high) << 16 | u32::from(low)
     }
@@ -166,56 +168,58 @@ pub enum Operation {
     SetPriority(u32),
 }
 
-/// What is advertised, unless a filter says otherwise.
+/// The routes that the node advertises, unless a filter decides otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Export {
-    /// Blocks of this node, of which the whole is announced instead of its parts. `false`: being given up, not announced.
+    /// Blocks of this node, advertised as aggregates instead of their individual routes. `false` marks a block that
+    /// is being released and is not advertised.
     pub blocks: BTreeMap<IpNet, bool>,
-    /// Inside one of these a route is announced.
+    /// Routes inside these pools are advertised.
     pub pools: Vec<IpNet>,
-    /// Inside one of these nothing is.
+    /// Routes inside these pools are not advertised.
     pub silent_pools: Vec<IpNet>,
-    /// Ranges of services that this node announces.
+    /// Service ranges that this node advertises.
     pub service_ranges: Vec<IpNet>,
-    /// Single addresses of services that this node announces.
+    /// Single service addresses that this node advertises.
     pub service_addresses: BTreeSet<IpAddr>,
-    /// As a reflector: routes inside these are passed on.
+    /// Routes inside these prefixes are passed on if the node is a route reflector.
     pub reflected: Vec<IpNet>,
-    /// Where services have their addresses. Only a node that announces one of its own accord has endpoints for it, so
-    /// other nodes' routes inside these are not announced with this node as the next hop.
+    /// All service ranges. Only a node that originates a service route has endpoints for the service, so other nodes'
+    /// routes inside these ranges are not advertised with this node as the next hop.
     pub services: Vec<IpNet>,
-    /// Communities that routes inside a net carry.
+    /// Communities that are attached to routes inside a prefix.
     pub communities: Vec<(IpNet, Vec<Community>)>,
     pub priority_v4: u32,
     pub priority_v6: u32,
-    /// Of workloads that have just come from another node.
+    /// Priority of routes to workloads that have just migrated from another node.
     pub elevated_v4: u32,
     pub elevated_v6: u32,
 }
 
 impl Export {
-    /// Every route of a service that originates here. None of them is for the kernel: who has the address is not a matter
-    /// of routes.
+    /// Returns every service route that originates here. None of them goes into the kernel, which does not resolve
+    /// service addresses by routing.
     pub fn service_routes(&self) -> impl Iterator<Item = IpNet> {
         let single = self.service_addresses.iter().map(|address| IpNet::from(*address));
         self.service_ranges.iter().copied().chain(single)
     }
 }
 
-/// Which routes that BGP knows go into the kernel: all but those of pools whose routes somebody else writes.
+/// Selects the BGP routes that go into the kernel: all except those of pools whose routes another component writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Install {
-    /// Ranges of services: never.
+    /// Service ranges, whose routes are never installed.
     pub never: Vec<IpNet>,
-    /// Who writes the routes of a pool, and how; the longest that contains a route counts.
+    /// How the routes of each pool are installed; the longest matching pool applies.
     pub pools: Vec<(IpNet, PoolRoutes)>,
-    /// The network of this node, if it is known: next hops in it are reached without a tunnel where a pool says so.
+    /// The subnet of this node, if known. Next hops in it are reached without a tunnel if the pool uses
+    /// [`PoolRoutes::IpipAcrossSubnets`].
     pub own_subnet: Option<IpNet>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRoutes {
-    /// Not BGP.
+    /// Another component writes the routes, not BGP.
     OfOthers,
     /// BGP, without encapsulation.
     Plain,
@@ -231,7 +235,7 @@ impl Install {
         !never && self.of(net) != PoolRoutes::OfOthers
     }
 
-    /// The tunnel through which the kernel shall send what is for `net` to a next hop.
+    /// Returns the tunnel through which the kernel sends packets for `net` to a next hop.
     pub fn tunnel(&self, net: &IpNet, next_hop: IpAddr) -> Option<TunnelKind> {
         let wrapped = match self.of(net) {
             PoolRoutes::OfOthers | PoolRoutes::Plain => false,

@@ -1,4 +1,4 @@
-//! The plan as a whole, and the changes it is made of.
+//! The plan of a node and the updates that change it.
 
 use crate::bgp::Bgp;
 use crate::endpoint::{HostEndpoint, WorkloadPolicy};
@@ -12,32 +12,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Everything a node must have in its kernel. What it refers to is in it too.
+/// Everything a node must have in its kernel. Every object that a part of the plan references is in the plan too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub workloads: BTreeMap<WorkloadId, Workload>,
     pub routes: BTreeMap<RouteKey, Route>,
     pub tunnels: BTreeMap<TunnelKind, TunnelDevice>,
-    /// The other ends of the VXLANs among them.
+    /// Remote endpoints of the VXLAN tunnels.
     pub vteps: BTreeMap<VtepId, Vtep>,
-    /// The other ends of the WireGuards among them.
+    /// Peers of the WireGuard tunnels.
     pub wireguard_peers: BTreeMap<WireguardPeerId, WireguardPeer>,
     pub routing_rules: BTreeSet<RoutingRule>,
-    /// What BGP brought. `routes` and workloads go before it.
+    /// Routes learned over BGP. `routes` and the routes of workloads take precedence.
     pub learnt: BTreeMap<IpNet, Learnt>,
-    /// BGP has sent all it knows: what else carries its mark in the kernel is old.
+    /// The BGP speaker has sent all its routes: other kernel routes with the route protocol of BGP are stale.
     pub learnt_complete: bool,
     pub sets: BTreeMap<SetId, Set>,
     pub policies: BTreeMap<PolicyId, Arc<Policy>>,
     pub profiles: BTreeMap<String, Arc<Profile>>,
     pub workload_policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     pub host_endpoints: BTreeMap<String, HostEndpoint>,
-    /// Where services have their addresses. What is still addressed to one when it is forwarded belongs to none, and
-    /// would go round between the node and its router.
+    /// Service ranges. A packet that is still addressed to one of them when it is forwarded belongs to no service,
+    /// and would loop between the node and its router.
     pub service_ranges: BTreeSet<IpNet>,
-    /// What is asked for on a link of the host is answered by the host, where the link's own subnet has the address.
+    /// Addresses for which the host answers ARP and ND requests on links whose subnet contains the address.
     pub proxied: BTreeSet<IpAddr>,
-    /// None where the node does not speak it.
+    /// `None` if the node does not run BGP.
     pub bgp: Option<Arc<Bgp>>,
 }
 
@@ -47,8 +47,8 @@ pub struct Set {
     pub members: BTreeSet<Member>,
 }
 
-/// One change to a plan; `None` takes away. The updates of one flush belong together: in between, a policy may name a
-/// set that a later one brings, or goes before the endpoint that names it.
+/// One change to a plan; `None` removes the object. The updates of one flush belong together: between two of them, a
+/// policy may reference a set that a later update adds, or may be removed before the endpoint that references it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     Workload(WorkloadId, Option<Workload>),
@@ -56,13 +56,13 @@ pub enum Update {
     Tunnel(TunnelKind, Option<TunnelDevice>),
     Vtep(VtepId, Option<Vtep>),
     WireguardPeer(WireguardPeerId, Option<WireguardPeer>),
-    /// All of them.
+    /// Replaces all routing rules.
     RoutingRules(BTreeSet<RoutingRule>),
     Learnt(IpNet, Option<Learnt>),
     LearntComplete,
-    /// A set comes, empty, or goes with all its members.
+    /// Adds an empty set, or removes a set with all its members.
     Set(SetId, Option<SetKind>),
-    /// Of a set that is there. Nothing is both added and removed.
+    /// Changes an existing set. No member is both added and removed.
     Members {
         set: SetId,
         added: Vec<Member>,
@@ -73,7 +73,7 @@ pub enum Update {
     WorkloadPolicy(WorkloadId, Option<WorkloadPolicy>),
     HostEndpoint(String, Option<HostEndpoint>),
     ServiceRanges(BTreeSet<IpNet>),
-    /// All of them.
+    /// Replaces all proxied addresses.
     Proxied(BTreeSet<IpAddr>),
     Bgp(Arc<Bgp>),
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::{Rule, RuleIndex};
 
-    /// Plans hold many of these: a field more in one of them is a decision.
+    /// A plan holds many of these, so a size may only grow deliberately.
     #[test]
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<Member>(), 22, "a member of a set");

@@ -1,4 +1,4 @@
-//! Endpoints as policy sees them: which policies and profiles apply to whom, in which order.
+//! Endpoints as policy sees them: the policies and profiles that apply to each endpoint, in order.
 
 use crate::policy::{Direction, PolicyId};
 use crate::workload::WorkloadId;
@@ -6,13 +6,14 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The policies of one tier that concern one endpoint.
+/// The policies of one tier that apply to one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
     pub name: String,
-    /// What becomes of a packet that a policy of this tier governs and no rule matches.
+    /// Action for packets to which a policy of this tier applies and which no rule matches.
     pub end: TierEnd,
-    /// In the order of evaluation; staged policies are among them and decide nothing. Endpoints with the same policies share them.
+    /// In the order of evaluation. Staged policies are included and decide nothing. Endpoints with the same policies
+    /// share the list.
     pub ingress: Arc<[PolicyId]>,
     pub egress: Arc<[PolicyId]>,
 }
@@ -33,40 +34,40 @@ impl Tier {
     }
 }
 
-/// The policy of a local workload. Its interface drops everything while this is not in the kernel.
+/// The policy of a local workload. Its interface drops all packets until this policy is in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadPolicy {
     pub interface: String,
-    /// An endpoint that is administratively down passes nothing.
+    /// An endpoint that is administratively down passes no packets.
     pub up: bool,
     pub addresses: Vec<IpAddr>,
-    /// Sources it may use besides its own addresses.
+    /// Source prefixes that it may use besides its own addresses.
     pub allowed_sources: Vec<IpNet>,
     pub tiers: Vec<Tier>,
     /// In the order of evaluation.
     pub profiles: Vec<String>,
 }
 
-/// A host endpoint of this node. Which interface it is about depends on the host's addresses: see [`crate::assign`].
+/// A host endpoint of this node. [`crate::assign`] determines its interface, which depends on the host's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostEndpoint {
-    /// An interface, `*` for all, or empty: the interface that has one of the expected addresses.
+    /// An interface name, `*` for all interfaces, or empty for the interface that has one of the expected addresses.
     pub interface: String,
     pub expected: Vec<IpAddr>,
-    /// For what ends or begins at the host itself.
+    /// Policies for packets that start or end at the host itself.
     pub tiers: Vec<Tier>,
     pub profiles: Vec<String>,
     pub untracked: Vec<Tier>,
     pub pre_dnat: Vec<Tier>,
     pub forward: Vec<Tier>,
-    /// What the host sends out of the cluster by its expected addresses carries this code point.
+    /// DSCP of packets that the host sends out of the cluster from its expected addresses.
     pub dscp: Option<u8>,
 }
 
-/// Who an endpoint is.
+/// Identifies an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndpointId {
     Workload(WorkloadId),
-    /// By the name of the resource.
+    /// The name of the HostEndpoint resource.
     Host(String),
 }

@@ -1,8 +1,8 @@
-//! What one node must have in its kernel: the workloads wired to it, the routes it holds, and what may talk to what.
+//! The plan: the desired kernel state of one node, with its workloads, routes, tunnels and policies.
 //!
-//! `compute` says how the plan changes, `dataplane` makes the kernel match it; neither knows the other. The plan is a
-//! value: the same datastore always gives the same plan, whatever the order in which it was learnt. [`evaluate`] says
-//! what a plan does to a packet.
+//! `compute` produces updates to the plan and `dataplane` makes the kernel match it; neither depends on the other.
+//! The plan is a value: the same datastore contents always give the same plan, regardless of the order in which they
+//! were received. [`evaluate`] computes the verdict of a plan on a packet.
 
 mod assign;
 pub mod bgp;

@@ -1,21 +1,23 @@
-//! Which bits of the packet's mark are ours. Others on the host use the rest.
+//! The bits of the packet mark that the node uses. Other software on the host uses the rest.
 
-/// The mask that nobody changed.
+/// The default mark mask.
 const DEFAULT_MASK: u32 = 0xffff_0000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MarkBits {
-    /// Policy has allowed it: a host endpoint before connection tracking or DNAT, or all that were asked so far.
+    /// Policy has accepted the packet: a host endpoint before connection tracking or DNAT, or all endpoints evaluated
+    /// so far.
     pub accepted: u32,
-    /// A policy has passed it on to the next tier.
+    /// A policy has passed the packet to the next tier.
     pub passed: u32,
-    /// What WireGuard sends; where the mask has no more than two bits there is none.
+    /// Mark of packets that WireGuard sends; `None` if the mask has only two bits.
     pub wireguard: Option<u32>,
 }
 
 impl MarkBits {
-    /// The bits that the reference uses for the same: it takes them from the lowest on, and has three uses more between policy
-    /// and WireGuard. Where there is no sixth bit the last one does. `None` if there are fewer than two.
+    /// Allocates the bits of a mask as Calico does: from the lowest bit on, with three other uses between policy and
+    /// WireGuard. If there is no sixth bit, WireGuard gets the last one. Returns `None` if the mask has fewer than
+    /// two bits.
     pub fn of_mask(mask: u32) -> Option<MarkBits> {
         let bits: Vec<u32> = (0..u32::BITS).map(|bit| 1 << bit).filter(|bit| mask & bit != 0).collect();
         let (accepted, passed) = (*bits.first()?, *bits.get(1)?);

@@ -1,38 +1,39 @@
-//! NAT: whose packets leave the cluster with the address of their node, and which addresses stand for those of workloads.
+//! NAT: which packets leave the cluster with the address of their node, and the floating IPs of workloads.
 
 use crate::change::Plan;
 use crate::policy::PortRange;
 use crate::set::{Member, SetId};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Addresses whose packets are translated: those of pools with `natOutgoing`. Without this set nothing is.
+/// Source addresses that are translated: those of pools with `natOutgoing`. Without this set no packet is translated.
 pub const NAT_SOURCES: &str = "masq-ipam-pools";
-/// Destinations to which nothing is translated: all pools and, if the settings say so, the addresses of nodes.
+/// Destinations for which packets are not translated: all pools and, if so configured, the addresses of nodes.
 pub const NAT_EXCLUSIONS: &str = "masq-exclusions";
 
-/// All pools. In the plan as long as somebody's packets are marked on their way out of the cluster.
+/// All pools. In the plan while any endpoint sets the DSCP of packets that leave the cluster.
 pub const POOLS: &str = "network-ip-pools";
 
-/// An address that stands for one of a workload's own, of the same family.
+/// A floating IP: an external address that maps to one of a workload's own addresses of the same family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FloatingIp {
     pub external: IpAddr,
     pub internal: IpAddr,
 }
 
-/// How packets are translated; from FelixConfiguration.
+/// NAT settings from FelixConfiguration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NatSettings {
-    /// The source ports that TCP and UDP get; any if `None`.
+    /// Source ports for translated TCP and UDP packets; any port if `None`.
     pub ports: Option<PortRange>,
-    /// The source address that IPv4 packets get; that of the interface they leave by if `None`.
+    /// Source address for translated IPv4 packets; that of the outgoing interface if `None`.
     pub address: Option<Ipv4Addr>,
-    /// Only what leaves by this interface is translated; with `+` at its end, by those whose names begin like it.
+    /// Only packets that leave by this interface are translated; a trailing `+` matches any interface with that
+    /// prefix.
     pub out_interface: Option<String>,
 }
 
 impl NatSettings {
-    /// Whether what leaves by an interface may be translated.
+    /// Returns whether packets that leave by an interface may be translated.
     pub fn leaves_by(&self, interface: &str) -> bool {
         match self.out_interface.as_deref() {
             None => true,
@@ -45,7 +46,7 @@ impl NatSettings {
 }
 
 impl Plan {
-    /// Whether the first packet of a connection gets another source address when it is sent by an interface.
+    /// Returns whether the first packet of a connection gets another source address when it leaves by an interface.
     pub fn is_translated(
         &self,
         source: IpAddr,

@@ -1,4 +1,5 @@
-//! Policies and profiles as a node enforces them: selectors have become address sets, everything else is a plain match.
+//! Policies and profiles as a node enforces them: selectors are resolved to address sets, all other conditions are
+//! plain matches.
 
 use crate::set::SetId;
 use ipnet::IpNet;
@@ -6,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Which resource a policy comes from.
+/// The kind of resource that a policy comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PolicyKind {
     NetworkPolicy,
@@ -19,7 +20,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// Computed and counted, but never enforced.
+    /// Returns whether policies of this kind are computed and counted, but never enforced.
     pub fn is_staged(self) -> bool {
         use PolicyKind::*;
         matches!(self, StagedNetworkPolicy | StagedGlobalNetworkPolicy | StagedKubernetesNetworkPolicy)
@@ -64,7 +65,7 @@ impl PolicyKind {
     }
 }
 
-/// Who a policy is. Its `Display` is the short form of the reference: `np/shop/allow-web`, `gnp/deny-all`.
+/// Identifies a policy. Its `Display` is Calico's short form: `np/shop/allow-web`, `gnp/deny-all`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyId {
     pub kind: PolicyKind,
@@ -83,24 +84,24 @@ impl fmt::Display for PolicyId {
     }
 }
 
-/// One policy that concerns an endpoint of this node.
+/// One policy that applies to an endpoint of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     pub tier: String,
-    /// Canonical selector of the endpoints it applies to; for people, the matching is done.
+    /// Canonical selector of the endpoints it applies to. For display only: the endpoints are already selected.
     pub selector: String,
     pub ingress: Vec<Rule>,
     pub egress: Vec<Rule>,
 }
 
-/// Rules that apply after all policies. A profile that does not exist stands in the plan as one that denies everything.
+/// Rules that apply after all policies. A profile that does not exist is in the plan as one that denies everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     pub ingress: Vec<Rule>,
     pub egress: Vec<Rule>,
 }
 
-/// As the endpoint sees it: towards it or from it.
+/// Direction as seen by the endpoint: ingress is towards it, egress is from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     Ingress,
@@ -129,9 +130,9 @@ impl Profile {
 pub enum Action {
     Allow,
     Deny,
-    /// Says so in the log and goes on with the next rule.
+    /// Logs the packet and continues with the next rule.
     Log,
-    /// Leaves the tier; in a profile, the profile.
+    /// Skips the rest of the tier or, in a profile, the rest of the profile.
     Pass,
 }
 
@@ -141,30 +142,31 @@ pub enum IpVersion {
     V6,
 }
 
-/// All that is written must match; what is empty or absent does not restrict. Rules are per family: lists of nets
-/// apply to the packets of their own family only, and a rule whose list has none of a packet's family does not match
-/// it, not even when the list is a negated one.
+/// A rule matches if all its conditions match; empty or absent fields do not restrict it. Lists of nets apply only to
+/// packets of the same family: a rule whose list has no net of the packet's family does not match, even if the list
+/// is negated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub action: Action,
-    /// Given, or implied by the name of a protocol.
+    /// Explicit, or implied by the name of a protocol.
     pub ip_version: Option<IpVersion>,
-    /// IP protocol numbers.
+    /// IP protocol number.
     pub protocol: Option<u8>,
     pub not_protocol: Option<u8>,
-    /// Of ICMP for IPv4 packets, of ICMPv6 for IPv6 packets; the negated one does not match other protocols either.
+    /// Matches ICMP in IPv4 packets and ICMPv6 in IPv6 packets. The negated condition does not match other protocols
+    /// either.
     pub icmp: Option<Icmp>,
     pub not_icmp: Option<Icmp>,
     pub source: Side,
     pub destination: Side,
-    /// For the L7 component; the kernel treats the rule as if this were not there.
+    /// For the L7 component; the kernel rules ignore it.
     pub http: Option<Http>,
-    /// Notes of the author.
+    /// Annotations from the author of the rule.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Rule {
-    /// A rule that matches everything.
+    /// Creates a rule that matches everything.
     pub fn new(action: Action) -> Rule {
         Rule {
             action,
@@ -180,13 +182,14 @@ impl Rule {
         }
     }
 
-    /// A rule that matches nothing. It stands for one that cannot be expressed, so that those behind it keep their index.
+    /// Creates a rule that matches nothing. It replaces a rule that cannot be expressed, so that the rules after it
+    /// keep their index.
     pub fn never(action: Action) -> Rule {
         let source = Side { nets: vec![IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED))], ..Side::default() };
         Rule { ip_version: Some(IpVersion::V6), source, ..Rule::new(action) }
     }
 
-    /// All sets that it names.
+    /// Returns all sets that the rule references.
     pub fn sets(&self) -> impl Iterator<Item = &SetId> {
         [&self.source, &self.destination].into_iter().flat_map(|side| {
             let lists = [&side.sets, &side.not_sets, &side.named_ports, &side.not_named_ports];
@@ -207,7 +210,7 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// One end of a packet.
+/// Conditions on the source or the destination of a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     /// The address is in one of these, if there are any.
@@ -216,13 +219,13 @@ pub struct Side {
     /// The address is in every one of these sets.
     pub sets: Vec<SetId>,
     pub not_sets: Vec<SetId>,
-    /// The port is in one of these ranges, or address, protocol and port are in one of the sets of named ports; if
-    /// there are any of either.
+    /// The port is in one of these ranges, or address, protocol and port are in one of the sets of named ports. No
+    /// restriction if both lists are empty.
     pub ports: Vec<PortRange>,
     pub named_ports: Vec<SetId>,
     pub not_ports: Vec<PortRange>,
     pub not_named_ports: Vec<SetId>,
-    /// Address, protocol and port are in this set of a service's endpoints.
+    /// Address, protocol and port are in this set of a service's endpoints; if the set has no ports, the address is.
     pub service: Option<SetId>,
 }
 

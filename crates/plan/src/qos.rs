@@ -1,24 +1,24 @@
-//! What the traffic of a workload is limited to, and how it is marked.
+//! Traffic limits of a workload, and the DSCP of its packets.
 
-/// Ingress is what the workload receives, egress what it sends.
+/// QoS of a workload. Ingress is traffic that the workload receives, egress is traffic that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Qos {
     pub ingress: Limits,
     pub egress: Limits,
-    /// What it sends out of the cluster carries this code point.
+    /// DSCP of packets that it sends out of the cluster.
     pub dscp: Option<u8>,
 }
 
-/// `None` is no limit.
+/// Limits of one direction; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub bandwidth: Option<Bandwidth>,
     pub packets: Option<PacketRate>,
-    /// TCP connections at a time.
+    /// Concurrent TCP connections.
     pub connections: Option<u32>,
 }
 
-/// A bucket of tokens that fills with the rate and holds the burst.
+/// A token bucket that fills at the rate and holds the burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bandwidth {
     pub bits_per_second: u64,
@@ -26,11 +26,11 @@ pub struct Bandwidth {
     pub peak: Option<PeakRate>,
 }
 
-/// How fast a burst may be.
+/// Maximum rate of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeakRate {
     pub bits_per_second: u64,
-    /// What may be sent at once; the largest packet of the interface if `None`.
+    /// Bytes that may be sent at once; the largest packet of the interface if `None`.
     pub burst_bytes: Option<u32>,
 }
 

@@ -1,10 +1,10 @@
-//! Where a node sends what is addressed elsewhere.
+//! Routes and policy routing rules of a node.
 
 use crate::tunnel::TunnelKind;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// A table of the kernel's, by its number.
+/// A kernel routing table, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Table(pub u32);
 
@@ -12,7 +12,7 @@ impl Table {
     pub const MAIN: Table = Table(254);
 }
 
-/// What a route is found by.
+/// Identifies a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey {
     pub table: Table,
@@ -20,34 +20,35 @@ pub struct RouteKey {
 }
 
 impl From<IpNet> for RouteKey {
-    /// In the main table.
+    /// Returns the key of a route in the main table.
     fn from(destination: IpNet) -> RouteKey {
         RouteKey { table: Table::MAIN, destination }
     }
 }
 
-/// A route that the node itself decides on, to a block or an address of the cluster.
+/// A route that the node itself computes, to a block or an address of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     pub target: RouteTarget,
-    /// 0 leaves it to the kernel.
+    /// 0 leaves the metric to the kernel.
     pub metric: u32,
-    /// Which own address the host uses for what it sends this way; the kernel chooses if there is none.
+    /// Source address of packets that the host sends along this route; the kernel chooses if `None`.
     pub source: Option<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteTarget {
-    /// One of our own blocks: what is not a live workload in it goes nowhere, not to the default gateway.
+    /// For a local block: packets to addresses without a live workload are dropped instead of sent to the default
+    /// gateway.
     Blackhole,
-    /// Look in the next table.
+    /// Continue the lookup in the next table.
     Throw,
-    /// To this host itself, as nothing that is still addressed to it leads on.
+    /// To this host itself: packets that are still addressed there after DNAT are not forwarded.
     Host,
-    /// Directly to the node that owns it, without encapsulation, over whichever interface leads there.
+    /// Directly to the node that owns the destination, without encapsulation, over whichever interface leads there.
     Via(IpAddr),
-    /// Out of a tunnel device: to a gateway that is taken to be on its link, or without one. In a WireGuard the gateway
-    /// is the peer whose endpoint has the address.
+    /// Out of a tunnel device: to a gateway that is assumed to be on its link, or without one. For WireGuard the
+    /// gateway is the endpoint address of the peer.
     Tunnel { tunnel: TunnelKind, gateway: Option<IpAddr> },
 }
 
@@ -66,7 +67,7 @@ impl Route {
         Route::to(RouteTarget::Tunnel { tunnel, gateway })
     }
 
-    /// The node that it leads to without a tunnel.
+    /// Returns the node that the route leads to without a tunnel.
     pub fn node(&self) -> Option<IpAddr> {
         match self.target {
             RouteTarget::Via(node) => Some(node),
@@ -77,7 +78,7 @@ impl Route {
     }
 }
 
-/// A rule of policy routing: packets without the mark are routed by the table first.
+/// A policy routing rule: packets without the mark are looked up in the table first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoutingRule {
     pub is_ipv4: bool,
@@ -86,16 +87,16 @@ pub struct RoutingRule {
     pub table: Table,
 }
 
-/// A route that BGP brought, or one of our own that it announces.
+/// A route learned over BGP, or a local one that BGP advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learnt {
-    /// Packets are spread over all of them; none means that they go nowhere.
+    /// Packets are balanced over all next hops; an empty list drops them.
     pub next_hops: Vec<NextHop>,
     pub metric: u32,
 }
 
 impl Learnt {
-    /// Whether it leads elsewhere, and is better than a route of this metric.
+    /// Returns whether the route has a next hop and a smaller metric than this one.
     pub fn leads_past(&self, metric: u32) -> bool {
         !self.next_hops.is_empty() && self.metric < metric
     }
@@ -104,7 +105,7 @@ impl Learnt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NextHop {
     pub address: IpAddr,
-    /// Packets to it are wrapped.
+    /// Packets to it are encapsulated in this tunnel.
     pub tunnel: Option<TunnelKind>,
 }
 

@@ -1,20 +1,21 @@
-//! The identity of a rule: what counters, log lines, explanations and flow records name it by.
+//! Identity of a rule, as used by counters, log lines, explanations and flow records.
 //!
-//! It is stable for as long as the rules of its policy are: other policies, endpoints and settings do not change it.
+//! It is stable as long as the rules of its policy do not change: other policies, endpoints and settings do not
+//! affect it.
 
 use crate::policy::{Direction, PolicyId, PolicyKind};
 use std::fmt;
 use std::str::FromStr;
 
-/// Whose rules: `np/shop/allow-web`, `gnp/deny-all`, `profile/kns.shop`.
+/// The policy or profile that a rule belongs to: `np/shop/allow-web`, `gnp/deny-all`, `profile/kns.shop`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RuleOwner {
     Policy(PolicyId),
     Profile(String),
 }
 
-/// Where a rule stands in the list of its direction. Programs count from 0, people from 1: only
-/// [`RuleIndex::number`] and `Display` are for people.
+/// Position of a rule in the list of its direction. It is zero-based in code; [`RuleIndex::number`] and `Display` are
+/// one-based, for users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleIndex(u32);
 
@@ -26,17 +27,17 @@ pub struct RuleId {
     pub index: RuleIndex,
 }
 
-/// A text that names no policy and no profile.
+/// Error for a text that identifies neither a policy nor a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownOwner(pub String);
 
 impl RuleIndex {
-    /// The rule at a position of a list. Lists are far shorter than the largest index.
+    /// Returns the index of the rule at a position of a list. Lists are far shorter than the largest index.
     pub fn at(position: usize) -> RuleIndex {
         RuleIndex(u32::try_from(position).unwrap_or(u32::MAX))
     }
 
-    /// The rule that people call by this number.
+    /// Returns the index of the rule with this one-based number.
     pub fn of_number(number: u32) -> Option<RuleIndex> {
         number.checked_sub(1).map(RuleIndex)
     }
@@ -45,7 +46,7 @@ impl RuleIndex {
         self.0 as usize
     }
 
-    /// For people: the first rule is number 1.
+    /// Returns the one-based number for users.
     pub fn number(self) -> u32 {
         self.0.saturating_add(1)
     }
@@ -89,7 +90,7 @@ impl fmt::Display for UnknownOwner {
 
 impl std::error::Error for UnknownOwner {}
 
-/// The text of `Display`, read back.
+/// Parses the output of `Display`.
 impl FromStr for PolicyId {
     type Err = UnknownOwner;
 
@@ -107,7 +108,7 @@ impl FromStr for PolicyId {
     }
 }
 
-/// The text of `Display`, read back.
+/// Parses the output of `Display`.
 impl FromStr for RuleOwner {
     type Err = UnknownOwner;
 

@@ -1,11 +1,11 @@
-//! Address sets: who a selector, a named port or a service means at the moment.
+//! Address sets: the current members of a selector, a named port or a service.
 
 use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The reference's unique ID, `s:...`, `n:...`, `svc:...` or `svcnoport:...`.
+/// Calico's unique ID of a set: `s:...`, `n:...`, `svc:...` or `svcnoport:...`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetId(pub Arc<str>);
 
@@ -29,7 +29,8 @@ pub enum SetKind {
     Ports,
 }
 
-/// Both families live in one set here; the kernel has one of each. Nets may overlap; 0.0.0.0/0 and ::/0 do occur.
+/// A member of a set. Both families share one set here; the kernel has one set for each. Nets may overlap; 0.0.0.0/0
+/// and ::/0 do occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Member {
     Net(IpNet),

@@ -1,4 +1,4 @@
-//! How a node writes what the plan says: from FelixConfiguration and the environment.
+//! Settings for programming the plan into the kernel, from FelixConfiguration and the environment.
 
 use crate::marks::MarkBits;
 use crate::nat::NatSettings;
@@ -6,40 +6,41 @@ use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// How kernel state is written; from FelixConfiguration.
+/// Settings for programming kernel state; from FelixConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Interfaces that start with one of these lead to workloads.
+    /// Interfaces whose names start with one of these lead to workloads.
     pub interface_prefixes: Vec<String>,
-    /// Protocol number of workload routes; 3 (boot) also means that all other routes of ours carry 80.
+    /// Protocol number of workload routes; 3 (boot) also means that all other routes of the node carry 80.
     pub device_route_protocol: u8,
-    /// Which own address the host uses for what it sends along routes of ours.
+    /// Source address of packets that the host sends along routes of this node.
     pub device_route_source_v4: Option<IpAddr>,
     pub device_route_source_v6: Option<IpAddr>,
     pub ipv4_route_priority: u32,
     pub ipv6_route_priority: u32,
-    /// Of workloads that have just come from another node.
+    /// Priority of routes to workloads that have just migrated from another node.
     pub ipv4_elevated_priority: u32,
     pub ipv6_elevated_priority: u32,
-    /// Remove routes on workload interfaces that we did not write.
+    /// Remove routes on workload interfaces that this node did not write.
     pub remove_external_routes: bool,
-    /// False where another plugin wires workloads: routes, neighbours and settings of interfaces are left to it.
+    /// False if another plugin wires workloads: routes, neighbours and interface settings are left to it.
     pub program_routes: bool,
     pub ip_forwarding: bool,
     pub ipv6: bool,
-    /// Interfaces that no host endpoint has because of their addresses: names, or patterns between slashes.
+    /// Interfaces that host endpoints never match by address: names, or regular expressions between slashes.
     pub excluded_interfaces: Vec<String>,
-    /// Between two looks at everything, should an event of the kernel have been missed; never if `None`.
+    /// Interval between full checks of the kernel state, in case a kernel event was missed; no checks if `None`.
     pub audit_routes: Option<Duration>,
     pub audit_policy: Option<Duration>,
-    /// Which interfaces count for the MTU of workloads.
+    /// Regular expression for the interfaces that determine the MTU of workloads.
     pub mtu_interface_pattern: String,
-    /// Connections of workloads agree on segments that fit the path, however large their interfaces are.
+    /// Clamp the TCP MSS of workload connections to the path MTU, regardless of the MTU of their interfaces.
     pub clamp_mss: bool,
     pub nat: NatSettings,
-    /// How often links are told again which addresses are answered for; only once if `None`.
+    /// Interval between gratuitous ARP and unsolicited neighbour advertisements for proxied addresses; sent only once
+    /// if `None`.
     pub announce_proxied: Option<Duration>,
-    /// What nodes send each other goes through WireGuard too.
+    /// Encrypt traffic between the nodes themselves with WireGuard too.
     pub host_encryption: bool,
     pub policy: PolicySettings,
 }
@@ -75,44 +76,44 @@ impl Default for Settings {
 /// How policy is enforced; from FelixConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// What becomes of workload traffic to the host itself that the workload's policy allows.
+    /// Action for workload traffic to the host itself that the workload's policy allows.
     pub endpoint_to_host: EndpointToHost,
     pub deny: DenyAction,
-    /// Whether what policy allows is accepted by the chains of others as well, where packets are filtered.
+    /// Whether an allow verdict of policy is final for the filter chains of other software too.
     pub filter_allow: AllowAction,
-    /// The same, where packets are changed before they are routed.
+    /// The same for chains that modify packets before routing.
     pub mangle_allow: AllowAction,
-    /// Packets that connection tracking can make nothing of are dropped.
+    /// Drop packets that connection tracking considers invalid.
     pub drop_invalid: bool,
-    /// Workloads may not send UDP to this port, nor IP in IP, unless the next two say so.
+    /// UDP port of VXLAN. Workloads may not send to it, nor send IP in IP, unless the next two settings allow it.
     pub vxlan_port: u16,
     pub vxlan_from_workloads: bool,
     pub ipip_from_workloads: bool,
-    /// Ports of the host that no policy closes.
+    /// Ports of the host that no policy can block.
     pub failsafe_inbound: Vec<Failsafe>,
     pub failsafe_outbound: Vec<Failsafe>,
     /// May contain `%t` tier, `%k` kind, `%n` name, `%p` namespace and name.
     pub log_prefix: String,
-    /// How much a rule with Log may say; everything if `None`.
+    /// Rate limit of rules with the action Log; no limit if `None`.
     pub log_limit: Option<LogLimit>,
-    /// Cut established flows that a new policy denies.
+    /// Terminate established flows that a new policy denies.
     pub cut_denied_flows: bool,
-    /// Connections that policy has let pass go past all rules from then on, where the kernel can do that.
+    /// Let connections that policy has allowed bypass all rules from then on, where the kernel supports it.
     pub flow_offload: bool,
-    /// What becomes of what is forwarded to a service that is none; nothing special if `None`.
+    /// Action for packets forwarded to a service address that no service has; no special action if `None`.
     pub service_loop: Option<DenyAction>,
     pub marks: MarkBits,
     pub metadata: Option<Metadata>,
 }
 
-/// Where OpenStack's machines find what they ask 169.254.169.254 for.
+/// Where requests of OpenStack VMs for 169.254.169.254 are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Metadata {
     pub address: Ipv4Addr,
     pub port: u16,
 }
 
-/// So many packets in so many seconds, and some more at once after a silence.
+/// Rate limit: `packets` in `seconds`, plus a burst after idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogLimit {
     pub packets: u32,
@@ -124,7 +125,7 @@ pub struct LogLimit {
 pub enum EndpointToHost {
     #[default]
     Drop,
-    /// On to the host's own rules.
+    /// Continue with the host's own rules.
     Return,
     Accept,
 }
@@ -136,17 +137,17 @@ pub enum DenyAction {
     Reject,
 }
 
-/// What policy's allowing means to chains that are not ours.
+/// Effect of an allow verdict of policy on the chains of other software.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllowAction {
-    /// It is final.
+    /// The verdict is final.
     #[default]
     Accept,
-    /// They judge for themselves.
+    /// The other chains decide.
     Return,
 }
 
-/// `net` is the source for inbound ones, the destination for outbound ones.
+/// A failsafe port. `net` is the source of inbound packets and the destination of outbound packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Failsafe {
     pub protocol: u8,

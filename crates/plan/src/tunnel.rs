@@ -1,14 +1,14 @@
-//! Tunnels between nodes: the devices of this one, and where those of the others are.
+//! Tunnels between nodes: the devices of this node and the endpoints of other nodes.
 
 use crate::set::SetId;
 use std::net::{IpAddr, SocketAddr};
 
-/// The tunnels that a node can have; one device for each.
+/// Kinds of tunnels; a node has at most one device of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TunnelKind {
     VxlanV4,
     VxlanV6,
-    /// For IPv4 alone.
+    /// IPv4 only.
     Ipip,
     WireguardV4,
     WireguardV6,
@@ -31,7 +31,7 @@ impl TunnelKind {
         matches!(self, TunnelKind::WireguardV4 | TunnelKind::WireguardV6)
     }
 
-    /// What its device is called, unless an administrator calls that of a WireGuard otherwise.
+    /// Returns the default name of its device. An administrator may rename WireGuard devices.
     pub const fn device(self) -> &'static str {
         match self {
             TunnelKind::VxlanV4 => "vxlan.calico",
@@ -49,7 +49,7 @@ impl TunnelKind {
         }
     }
 
-    /// Bytes that it adds to a packet.
+    /// Returns the bytes that encapsulation adds to a packet.
     pub const fn overhead(self) -> u32 {
         match self {
             TunnelKind::VxlanV4 => 50,
@@ -60,7 +60,7 @@ impl TunnelKind {
         }
     }
 
-    /// As people call it.
+    /// Returns the name for users.
     pub const fn name(self) -> &'static str {
         match self {
             TunnelKind::VxlanV4 => "VXLAN",
@@ -71,7 +71,7 @@ impl TunnelKind {
         }
     }
 
-    /// The setting that gives its MTU.
+    /// Returns the name of the setting for its MTU.
     pub const fn mtu_setting(self) -> &'static str {
         match self {
             TunnelKind::VxlanV4 => "vxlanMTU",
@@ -82,8 +82,8 @@ impl TunnelKind {
         }
     }
 
-    /// The set of the plan with the nodes from which wrapped packets are taken. WireGuard knows by itself whose packets
-    /// it takes.
+    /// Returns the ID of the set of nodes from which encapsulated packets are accepted. WireGuard has none: it
+    /// authenticates its peers.
     pub fn peers(self) -> Option<SetId> {
         let id = match self {
             TunnelKind::VxlanV4 => "all-vxlan-net",
@@ -95,16 +95,16 @@ impl TunnelKind {
     }
 }
 
-/// A tunnel device of this node. While it is in the plan, wrapped packets of its kind are taken from the peers' set and
-/// from nobody else.
+/// A tunnel device of this node. While it is in the plan, encapsulated packets of its kind are accepted only from
+/// nodes in the set of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelDevice {
     pub name: String,
-    /// The only address on it; none until one has been allocated.
+    /// The only address of the device; `None` until one has been allocated.
     pub address: Option<IpAddr>,
-    /// The address of this node that wrapped packets come from; the interface that has it carries them.
+    /// Source address of encapsulated packets; the interface that has it is the underlay of the tunnel.
     pub local: IpAddr,
-    /// Given by an administrator; otherwise that of the interface which carries it, less the overhead.
+    /// Set by an administrator; otherwise the MTU of the underlay interface minus the overhead.
     pub mtu: Option<u32>,
     pub protocol: TunnelProtocol,
 }
@@ -117,46 +117,47 @@ pub enum TunnelProtocol {
         mac: [u8; 6],
     },
     Ipip,
-    /// It listens at `port`. What it sends has `mark`, so that no routing rule leads it back into the tunnel.
+    /// Listens on `port`. The packets that it sends carry `mark`, so that no routing rule sends them back into the
+    /// tunnel.
     Wireguard {
         port: u16,
         mark: u32,
-        /// The kernel gives it a thread of its own to receive (NAPI).
+        /// The kernel uses a separate thread to receive (threaded NAPI).
         threaded: bool,
     },
 }
 
-/// Which end of a VXLAN: that of a node.
+/// Identifies the VXLAN endpoint of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VtepId {
     pub tunnel: TunnelKind,
     pub node: String,
 }
 
-/// The end of a VXLAN at another node: becomes a neighbour entry and a forwarding entry.
+/// The VXLAN endpoint of another node; it becomes a neighbour entry and a forwarding entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vtep {
-    /// Inside the tunnel.
+    /// Address inside the tunnel.
     pub address: IpAddr,
     pub mac: [u8; 6],
-    /// The node's own address, outside.
+    /// The node's own address, outside the tunnel.
     pub node: IpAddr,
 }
 
-/// Which end of a WireGuard: that of a node.
+/// Identifies the WireGuard endpoint of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WireguardPeerId {
     pub tunnel: TunnelKind,
     pub node: String,
 }
 
-/// The end of a WireGuard at another node. It may send, and is sent, what the plan's routes lead through the tunnel to
-/// the address of its endpoint.
+/// The WireGuard peer of another node. Its allowed IPs are the destinations of the plan's routes through the tunnel
+/// to the address of its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireguardPeer {
     pub key: [u8; 32],
-    /// The node's own address, outside.
+    /// The node's own address, outside the tunnel.
     pub endpoint: SocketAddr,
-    /// In seconds; 0 is never.
+    /// Keepalive interval in seconds; 0 disables it.
     pub keepalive: u16,
 }

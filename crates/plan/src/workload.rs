@@ -1,10 +1,10 @@
-//! Workloads: what is wired to a node.
+//! Workloads that are attached to a node.
 
 use crate::nat::FloatingIp;
 use crate::qos::Qos;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Who a workload endpoint is, in the words of the reference.
+/// Identifies a workload endpoint, in Calico's terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadId {
     /// `k8s`, `cni`, `openstack`, ...
@@ -15,56 +15,57 @@ pub struct WorkloadId {
     pub endpoint: String,
 }
 
-/// A local workload: the interface that leads to it and the addresses behind it.
+/// A local workload: the interface that leads to it and its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// The host's end, `cali...`.
+    /// Name of the host side of the interface, `cali...`.
     pub interface: String,
-    /// The workload's own MAC, for a permanent neighbour entry.
+    /// MAC address of the workload, for a permanent neighbour entry.
     pub mac: Option<[u8; 6]>,
-    /// Single addresses, both families, in the order of the endpoint.
+    /// Single addresses of both families, in the order of the endpoint.
     pub addresses: Vec<IpAddr>,
     /// Whether the workload may send from addresses that are not its own.
     pub may_spoof: bool,
-    /// Addresses elsewhere that stand for its own.
+    /// Floating IPs that map to its own addresses.
     pub floating: Vec<FloatingIp>,
     pub qos: Qos,
-    /// BGP is spoken with it.
+    /// Set if the node has BGP sessions with the workload.
     pub bgp_peer: Option<LocalPeer>,
     pub migration: Migration,
 }
 
-/// Where a virtual machine is that comes from another node. One that leaves is none of these.
+/// State of the live migration of a virtual machine to this node. A machine that leaves the node is in none of these
+/// states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Migration {
     #[default]
     None,
-    /// It still runs elsewhere: no route leads to it here.
+    /// The machine still runs on the other node: no routes lead to it here.
     Arriving,
-    /// It runs here: routes to it are better than those to where it came from.
+    /// The machine runs here: routes to it take precedence over those to its previous node.
     Arrived,
-    /// The migration is over: the same, until routes have converged everywhere.
+    /// The migration is over: like `Arrived`, until routes have converged everywhere.
     Settling,
 }
 
 impl Migration {
-    /// Whether routes win over normal ones.
+    /// Returns whether routes to the machine take precedence over normal ones.
     pub fn is_elevated(self) -> bool {
         matches!(self, Migration::Arrived | Migration::Settling)
     }
 }
 
-/// What makes a workload a peer of its node.
+/// BGP peering of a workload with its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPeer {
-    /// The BGPPeer that selects it.
+    /// The BGPPeer that selects the workload.
     pub name: String,
-    /// What the host is called on its link, for the workload to call.
+    /// Addresses of the host on the workload's link, to which the workload connects.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Workload {
-    /// Every address that is routed to its interface.
+    /// Returns every address that is routed to its interface.
     pub fn routed(&self) -> impl Iterator<Item = IpAddr> {
         let all =
             self.addresses.iter().copied().chain(self.floating.iter().map(|floating| floating.external));
@@ -72,7 +73,7 @@ impl Workload {
     }
 }
 
-/// The address that an interface with this MAC gives itself: modified EUI-64 in `fe80::/64`.
+/// Returns the link-local address that an interface derives from its MAC: modified EUI-64 in `fe80::/64`.
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     let group = |high: u8, low: u8| u16::from_be_bytes([high, low]);

@@ -1,4 +1,4 @@
-//! Why a packet fared as it did.
+//! Causes of verdicts, and the trace of an evaluation.
 
 use super::matching::Criterion;
 use super::packet::Connection;
@@ -9,14 +9,14 @@ use crate::rule_id::{RuleId, RuleIndex, RuleOwner};
 use crate::settings::EndpointToHost;
 use crate::workload::WorkloadId;
 
-/// Whose rule it is.
+/// The policy or profile that a rule belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder<'p> {
     Policy { tier: &'p str, id: &'p PolicyId },
     Profile(&'p str),
 }
 
-/// One rule, and where it stands.
+/// A rule and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleAt<'p> {
     pub holder: Holder<'p>,
@@ -26,7 +26,7 @@ pub struct RuleAt<'p> {
 }
 
 impl RuleAt<'_> {
-    /// What counters and logs name it by.
+    /// Returns the identity of the rule in counters and logs.
     pub fn id(&self) -> RuleId {
         RuleId { owner: self.holder.owner(), direction: self.direction, index: self.index }
     }
@@ -41,75 +41,75 @@ impl Holder<'_> {
     }
 }
 
-/// What decided.
+/// The cause of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause<'p> {
     Rule(RuleAt<'p>),
-    /// The end of a tier in which a policy governs this direction and no rule matched.
+    /// No rule matched in a tier that has a policy for this direction.
     TierEnd(&'p str),
     /// No rule of a profile matched, or the endpoint has no profile.
     NoProfile,
-    /// The endpoint names a profile that is not in the plan.
+    /// The endpoint references a profile that is not in the plan.
     MissingProfile(&'p str),
-    /// No policy said anything, and nothing follows from that.
+    /// No policy matched, and there is no default action.
     NothingSaid,
-    /// Connection tracking alone: known flows pass, invalid packets do not.
+    /// Connection tracking alone: packets of known flows pass, invalid packets do not.
     Connection(Connection),
     Down,
     UnknownWorkload,
     Spoofed,
-    /// A workload to or from the loopback of its host.
+    /// Traffic between a workload and the loopback of its host.
     Loopback,
-    /// Addresses of one link are not forwarded to.
+    /// Packets to link-local addresses are not forwarded.
     LinkLocal,
-    /// VXLAN or IP in IP out of a workload.
+    /// VXLAN or IP in IP sent by a workload.
     Encapsulation,
-    /// Of a tunnel between this node and one that is known.
+    /// Packets of a tunnel between this node and a known node.
     Tunnel,
-    /// VXLAN or IP in IP to this node from one that is not known.
+    /// VXLAN or IP in IP sent to this node by an unknown node.
     UnknownTunnel,
-    /// A workload asks the host for its neighbours.
+    /// Neighbour discovery between a workload and the host.
     NeighbourDiscovery,
-    /// What becomes of what a workload's policy lets through to the host.
+    /// The setting for traffic to the host that the workload's policy allows.
     EndpointToHost(EndpointToHost),
     Failsafe,
-    /// An earlier stage of the host endpoint has accepted it.
+    /// An earlier stage of the host endpoint has accepted the packet.
     AcceptedBefore,
     /// The interface has no host endpoint.
     NoHostEndpoint,
-    /// The host reaches its own workloads, whatever their policies say.
+    /// The host reaches its own workloads regardless of their policies.
     HostToWorkload,
-    /// The host endpoint says nothing about what is forwarded.
+    /// The host endpoint has no policies for forwarded packets.
     NoForwardPolicy,
-    /// Forwarded to an address of services that no service has.
+    /// The packet is forwarded to an address in a service range that no service has.
     ServiceLoop,
 }
 
-/// What was looked at, in order.
+/// One step of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<'p> {
-    /// From here on it is about this workload.
+    /// The following steps concern this workload.
     Workload {
         id: &'p WorkloadId,
         direction: Direction,
     },
-    /// From here on it is about this host endpoint.
+    /// The following steps concern this host endpoint.
     Host {
         name: &'p str,
         stage: Stage,
         direction: Direction,
     },
-    /// A policy that is enforced; its rules follow.
+    /// An enforced policy; its rules follow.
     Policy {
         tier: &'p str,
         id: &'p PolicyId,
     },
-    /// A rule and what it asks for in vain. With nothing missing, it matched.
+    /// A rule and the criteria that the packet does not meet. An empty list means that the rule matched.
     Rule {
         at: RuleAt<'p>,
         misses: Vec<Criterion<'p>>,
     },
-    /// A staged policy was passed over; this is the rule that would have decided, if it were enforced.
+    /// A staged policy, which was skipped, and the rule that would decide if the policy were enforced.
     Staged {
         tier: &'p str,
         id: &'p PolicyId,
@@ -119,14 +119,14 @@ pub enum Step<'p> {
         tier: &'p str,
         end: TierEnd,
     },
-    /// The end of what concerns one endpoint.
+    /// The verdict of one endpoint.
     Decided {
         allowed: bool,
         cause: Cause<'p>,
     },
 }
 
-/// Everything that was looked at on the way to a verdict.
+/// All steps of an evaluation, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace<'p> {
     pub steps: Vec<Step<'p>>,

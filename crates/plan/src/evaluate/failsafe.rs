@@ -1,11 +1,11 @@
-//! Ports of the host that no policy closes.
+//! Failsafe ports: ports of the host that no policy can block.
 
 use super::packet::Packet;
 use crate::policy::Direction;
 use crate::settings::{Failsafe, PolicySettings};
 use std::net::IpAddr;
 
-/// Whether a packet to or from the host itself passes whatever the policies of its host endpoint say.
+/// Returns whether a packet to or from the host itself passes regardless of the policies of its host endpoint.
 pub fn is_failsafe(settings: &PolicySettings, direction: Direction, packet: &Packet) -> bool {
     let (list, remote) = match direction {
         Direction::Ingress => (&settings.failsafe_inbound, packet.source),
@@ -14,7 +14,7 @@ pub fn is_failsafe(settings: &PolicySettings, direction: Direction, packet: &Pac
     listed(list, packet.protocol, packet.destination_port, remote)
 }
 
-/// An answer to what the other direction's list lets through.
+/// Returns whether a packet is a reply to one that the failsafe list of the other direction allows.
 pub(super) fn is_failsafe_reply(settings: &PolicySettings, direction: Direction, packet: &Packet) -> bool {
     let (list, remote) = match direction {
         Direction::Ingress => (&settings.failsafe_outbound, packet.source),

@@ -1,4 +1,4 @@
-//! A plan made quick to ask.
+//! Index over a plan for fast lookups.
 
 use super::ranges::Ranges;
 use crate::change::{Plan, Set};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-/// Answers for one state of a plan. To be made once and asked often.
+/// Index over one state of a plan. Build it once and use it for many lookups.
 #[derive(Clone, Debug)]
 pub struct Index<'p> {
     pub(super) plan: &'p Plan,
@@ -16,7 +16,7 @@ pub struct Index<'p> {
 
 #[derive(Clone, Debug)]
 enum Members<'p> {
-    /// Put in order when it is first asked: few questions concern all sets.
+    /// The ranges are sorted at the first lookup: few evaluations touch all sets.
     Nets(&'p Set, OnceLock<Ranges>),
     Ports(&'p Set),
 }
@@ -34,7 +34,7 @@ impl<'p> Index<'p> {
         self.plan
     }
 
-    /// Whether a set of nets has an address. A set that is not in the plan is empty.
+    /// Returns whether a set of nets contains an address. A set that is not in the plan is empty.
     pub fn has_address(&self, set: &SetId, address: IpAddr) -> bool {
         match self.sets.get(set) {
             Some(Members::Nets(set, ranges)) => ranges.get_or_init(|| ranges_of(set)).contains(address),
@@ -42,7 +42,7 @@ impl<'p> Index<'p> {
         }
     }
 
-    /// Whether a set of ports has this one.
+    /// Returns whether a set of ports contains this address, protocol and port.
     pub fn has_port(&self, set: &SetId, address: IpAddr, protocol: u8, port: u16) -> bool {
         match self.sets.get(set) {
             Some(Members::Ports(set)) => set.members.contains(&Member::Port { address, protocol, port }),

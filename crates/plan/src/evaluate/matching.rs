@@ -1,4 +1,4 @@
-//! Whether a rule matches a packet, and if not, what of it does not.
+//! Matches packets against rules and reports the criteria that a packet does not meet.
 
 use super::index::Index;
 use super::packet::Packet;
@@ -8,14 +8,14 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-/// Which end of a packet.
+/// The source or the destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum End {
     Source,
     Destination,
 }
 
-/// One thing that a rule asks of a packet.
+/// One condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Criterion<'p> {
     IpVersion(IpVersion),
@@ -25,11 +25,11 @@ pub enum Criterion<'p> {
     NotIcmp(Icmp),
     Nets(End, &'p [IpNet]),
     NotNets(End, &'p [IpNet]),
-    /// A list of nets that has none of the packet's family: the rule is not for this family.
+    /// A list without nets of the packet's family: the rule does not apply to this family.
     Family(End, &'p [IpNet]),
     Set(End, &'p SetId),
     NotSet(End, &'p SetId),
-    /// Ranges and sets of named ports.
+    /// Port ranges and sets of named ports.
     Ports(End, &'p [PortRange], &'p [SetId]),
     NotPorts(End, &'p [PortRange], &'p [SetId]),
     Service(End, &'p SetId),
@@ -40,7 +40,7 @@ impl<'p> Index<'p> {
         self.check(rule, packet, &mut |_| ControlFlow::Break(())).is_continue()
     }
 
-    /// Everything a rule asks for that the packet does not have.
+    /// Returns all criteria of a rule that the packet does not meet.
     pub fn misses(&self, rule: &'p Rule, packet: &Packet) -> Vec<Criterion<'p>> {
         let mut misses = Vec::new();
         let _ = self.check(rule, packet, &mut |criterion| {
@@ -63,7 +63,7 @@ impl<'p> Index<'p> {
         if let Some(icmp) = rule.icmp.filter(|icmp| !packet.is_icmp(icmp)) {
             missed(Criterion::Icmp(icmp))?;
         }
-        // What is not ICMP has no type that could differ.
+        // A packet that is not ICMP does not match a negated ICMP type either.
         if let Some(icmp) = rule.not_icmp.filter(|icmp| packet.own_icmp().is_none() || packet.is_icmp(icmp)) {
             missed(Criterion::NotIcmp(icmp))?;
         }
@@ -114,7 +114,7 @@ impl<'p> Index<'p> {
         }
         if let Some(set) = side.service.as_ref() {
             let listed = packet.has_ports() && self.has_port(set, address, packet.protocol, port);
-            // The source of an ingress rule is a service's addresses, whatever the port.
+            // The service in the source of an ingress rule is a set of addresses without ports.
             if !listed && !self.has_address(set, address) {
                 missed(Criterion::Service(end, set))?;
             }
@@ -123,7 +123,7 @@ impl<'p> Index<'p> {
     }
 }
 
-/// Called for each thing that is missing; breaks off if one is enough.
+/// Callback for each criterion that is not met; it breaks if one is enough.
 type Missed<'m, 'p> = dyn FnMut(Criterion<'p>) -> ControlFlow<()> + 'm;
 
 fn of_another_family(nets: &[IpNet], address: IpAddr) -> bool {

@@ -1,9 +1,9 @@
-//! What a plan does to a packet. This defines what a policy means: the kernel is checked against it, and `explain` answers
-//! from it.
+//! Evaluates packets against a plan. This defines the semantics of policy: the kernel is tested against it, and
+//! `explain` uses it.
 //!
-//! Two levels. [`Index`] judges a packet at one endpoint in one direction: tiers, then profiles. [`Node`] takes it through
-//! everything a node does between the interface where it comes in and the one where it leaves. Both say why in a
-//! [`Trace`] if they are given one, and allocate nothing if they are not.
+//! There are two levels. [`Index`] evaluates a packet at one endpoint in one direction: tiers, then profiles.
+//! [`Node`] evaluates everything a node does to a packet between the interface where it enters and the one where it
+//! leaves. Both record their steps in a [`Trace`] if the caller passes one, and allocate nothing otherwise.
 
 mod cause;
 mod failsafe;

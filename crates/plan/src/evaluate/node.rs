@@ -1,4 +1,4 @@
-//! A node and the ways through it.
+//! A node and the paths of packets through it.
 
 use super::cause::{Cause, Trace};
 use super::index::Index;
@@ -13,21 +13,21 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-/// Where a packet enters a node, or leaves it.
+/// Where a packet enters or leaves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place<'a> {
-    /// Made by the host itself, or for it.
+    /// The host itself sends or receives the packet.
     Host,
     Interface(&'a str),
 }
 
-/// How a packet passes through a node.
+/// The path of a packet through a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Way<'a> {
     pub from: Place<'a>,
     pub to: Place<'a>,
     pub connection: Connection,
-    /// Address and port it had before they were rewritten.
+    /// Destination address and port before DNAT.
     pub original_destination: Option<(IpAddr, u16)>,
 }
 
@@ -37,14 +37,14 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What becomes of a packet, and what decided it last.
+/// The verdict on a packet, and the last cause that decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judgement<'p> {
     pub allowed: bool,
     pub cause: Cause<'p>,
 }
 
-/// A node with everything that its verdicts depend on.
+/// A node with all state that its verdicts depend on.
 #[derive(Clone, Debug)]
 pub struct Node<'p> {
     index: Index<'p>,
@@ -96,12 +96,12 @@ impl<'p> Node<'p> {
         self.workloads.get(interface).copied()
     }
 
-    /// The host endpoint that workload_policies an interface.
+    /// Returns the host endpoint that applies to an interface.
     pub(super) fn host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpoint)> {
         self.host_endpoint_named(self.assignment.of(interface)?)
     }
 
-    /// The host endpoint of just this interface.
+    /// Returns the host endpoint of this specific interface, ignoring the one for all interfaces.
     pub(super) fn own_host_endpoint(&self, interface: &str) -> Option<(&'p str, &'p HostEndpoint)> {
         self.host_endpoint_named(self.assignment.specific.get(interface)?)
     }

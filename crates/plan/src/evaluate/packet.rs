@@ -3,13 +3,13 @@
 use crate::policy::{Icmp, IpVersion};
 use std::net::IpAddr;
 
-/// Source and destination are of one family; the destination is the one after DNAT.
+/// Header fields of a packet. Source and destination have the same family; the destination is the one after DNAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packet {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
-    /// Of TCP, UDP, SCTP and UDPLite; meaningless for others.
+    /// Port of TCP, UDP, SCTP and UDPLite; meaningless for other protocols.
     pub source_port: u16,
     pub destination_port: u16,
     /// Type and code of ICMP and ICMPv6.
@@ -36,7 +36,7 @@ impl Packet {
         matches!(self.protocol, Packet::TCP | Packet::UDP | Packet::SCTP | Packet::UDPLITE)
     }
 
-    /// Type and code, if it is of the ICMP that belongs to its family.
+    /// Returns type and code if the packet is ICMP over IPv4 or ICMPv6 over IPv6.
     pub(super) fn own_icmp(&self) -> Option<(u8, u8)> {
         let own = match self.version() {
             IpVersion::V4 => Packet::ICMP,
@@ -52,7 +52,7 @@ impl Packet {
     }
 }
 
-/// What connection tracking says of a packet.
+/// The connection tracking state of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Connection {
     #[default]
@@ -64,7 +64,7 @@ pub enum Connection {
 }
 
 impl Connection {
-    /// Belongs to something that was allowed before.
+    /// Returns whether the packet belongs to a flow that was allowed before.
     pub(super) fn is_known(self) -> bool {
         matches!(self, Connection::Established | Connection::Related)
     }

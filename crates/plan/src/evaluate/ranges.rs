@@ -1,9 +1,9 @@
-//! Whether an address is in one of many nets: merged ranges, looked up by halving.
+//! Looks up an address in many nets: merged ranges and binary search.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The addresses of some nets. Ranges of one family are in order and do not touch.
+/// The addresses of some nets. The ranges of one family are sorted and never adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges {
     v4: Vec<(u32, u32)>,

@@ -1,4 +1,4 @@
-//! One endpoint, one direction: tiers, then profiles.
+//! Evaluates one endpoint in one direction: tiers, then profiles.
 
 use super::cause::{Cause, Holder, RuleAt, Step, Trace};
 use super::index::Index;
@@ -7,16 +7,16 @@ use crate::endpoint::{HostEndpoint, Tier, TierEnd, WorkloadPolicy};
 use crate::policy::{Action, Direction, PolicyId, Rule};
 use crate::rule_id::RuleIndex;
 
-/// Which list of an endpoint's policies.
+/// One of the policy lists of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// What begins or ends at the endpoint.
+    /// Packets that start or end at the endpoint.
     Normal,
-    /// What the host forwards.
+    /// Packets that the host forwards.
     Forward,
-    /// Before connection tracking.
+    /// All packets, before connection tracking.
     Untracked,
-    /// Before destinations are rewritten.
+    /// All packets, before DNAT.
     PreDnat,
 }
 
@@ -24,7 +24,7 @@ pub enum Stage {
 pub enum Outcome {
     Allow,
     Deny,
-    /// Nothing was said; only where no profiles are asked.
+    /// No policy decided; only in stages without profiles.
     NoMatch,
 }
 
@@ -34,7 +34,7 @@ pub struct Decision<'p> {
     pub cause: Cause<'p>,
 }
 
-/// Where to write down what was looked at, if anybody wants to know.
+/// The trace to record steps in, if the caller passed one.
 pub(super) type Tracing<'t, 'p> = Option<&'t mut Trace<'p>>;
 
 pub(super) fn note<'p>(trace: &mut Tracing<'_, 'p>, step: impl FnOnce() -> Step<'p>) {
@@ -43,7 +43,7 @@ pub(super) fn note<'p>(trace: &mut Tracing<'_, 'p>, step: impl FnOnce() -> Step<
     }
 }
 
-/// What a list of rules says.
+/// Result of evaluating a list of rules.
 enum Said<'p> {
     Decided(Decision<'p>),
     Passed,
@@ -51,7 +51,7 @@ enum Said<'p> {
 }
 
 impl<'p> Index<'p> {
-    /// What the policies and profiles of a workload say of a packet that opens a flow.
+    /// Evaluates the policies and profiles of a workload for a packet that opens a flow.
     pub fn workload(
         &self,
         workload_policy: &'p WorkloadPolicy,
@@ -69,7 +69,7 @@ impl<'p> Index<'p> {
         )
     }
 
-    /// What one list of policies of a host endpoint says.
+    /// Evaluates one policy list of a host endpoint.
     pub fn host(
         &self,
         endpoint: &'p HostEndpoint,
@@ -107,7 +107,7 @@ impl<'p> Index<'p> {
         }
     }
 
-    /// Nothing means: on to the next tier.
+    /// Evaluates one tier. Returns `None` if evaluation continues with the next tier.
     fn ask_tier(
         &self,
         tier: &'p Tier,
@@ -135,7 +135,7 @@ impl<'p> Index<'p> {
                 Said::Nothing => {}
             }
         }
-        // Before tracking and rewriting, silence never denies.
+        // Before connection tracking and DNAT, a tier in which no rule matches never denies.
         let end = match stage {
             Stage::Normal | Stage::Forward => tier.end,
             Stage::Untracked | Stage::PreDnat => TierEnd::Pass,
@@ -190,7 +190,7 @@ impl<'p> Index<'p> {
         Said::Nothing
     }
 
-    /// The rule that decides in a list by itself.
+    /// Returns the rule that decides if the list is evaluated on its own.
     fn first(
         &self,
         holder: Holder<'p>,
@@ -205,7 +205,8 @@ impl<'p> Index<'p> {
         Some(RuleAt { holder, direction, index: RuleIndex::at(position), rule })
     }
 
-    /// A policy that is not in the plan has no rules, but its tier still ends.
+    /// Returns the rules of a policy. A policy that is not in the plan has none, but the end of its tier still
+    /// applies.
     fn rules_of(&self, id: &PolicyId, direction: Direction) -> &'p [Rule] {
         self.plan.policies.get(id).map(|policy| policy.rules(direction)).unwrap_or_default()
     }

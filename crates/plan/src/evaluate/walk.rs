@@ -1,4 +1,4 @@
-//! The way of a packet through a node: from where it enters, past every endpoint it concerns, to where it leaves.
+//! The path of a packet through a node: from where it enters, through every endpoint it concerns, to where it leaves.
 
 use super::cause::{Cause, Step, Trace};
 use super::failsafe::{is_failsafe, is_failsafe_reply};
@@ -14,17 +14,17 @@ use crate::workload::{WorkloadId, link_local};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-/// Denied because, or goes on.
+/// `Break` denies the packet with a cause; `Continue` lets it go on.
 type Passage<'p, T = Cause<'p>> = ControlFlow<Cause<'p>, T>;
 
-/// A packet on its way.
+/// The evaluation of one packet on its path.
 pub(super) struct Walk<'w, 'p> {
     node: &'w Node<'p>,
     packet: Packet,
-    /// As it was before DNAT.
+    /// The packet before DNAT.
     original: Packet,
     connection: Connection,
-    /// A host endpoint has accepted it before connection tracking or DNAT.
+    /// A host endpoint has accepted the packet before connection tracking or DNAT.
     accepted: bool,
     trace: Tracing<'w, 'p>,
 }
@@ -81,7 +81,8 @@ impl<'w, 'p> Walk<'w, 'p> {
         ControlFlow::Continue(last)
     }
 
-    /// A service would have rewritten the destination by now.
+    /// Returns whether the packet is still addressed to a service range: DNAT would have rewritten the address of a
+    /// service.
     fn goes_round(&self) -> bool {
         let mut ranges = self.node.index().plan().service_ranges.iter();
         self.node.policy().service_loop.is_some()
@@ -104,7 +105,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         self.host(to, Direction::Egress)
     }
 
-    /// Packets of VXLAN are not tracked.
+    /// Marks packets of VXLAN as untracked.
     fn forget_tunnel(&mut self, peer: IpAddr) {
         let of_vxlan = |kind: TunnelKind| !matches!(kind, TunnelKind::Ipip) && !kind.is_wireguard();
         if self.tunnel_kind(peer).is_some_and(of_vxlan) {
@@ -112,7 +113,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         }
     }
 
-    /// The tunnel of ours that it is of.
+    /// Returns the tunnel of this node that the packet belongs to.
     fn tunnel_kind(&self, peer: IpAddr) -> Option<TunnelKind> {
         let plan = self.node.index().plan();
         let packet = &self.packet;
@@ -128,7 +129,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         plan.tunnels.iter().find(|(kind, device)| of(kind, device.protocol)).map(|(kind, _)| *kind)
     }
 
-    /// Whether it is of a tunnel of ours and, if so, whether the node at the other end is known.
+    /// Returns whether the node at the other end is known, or `None` if the packet belongs to no tunnel of this node.
     fn tunnel(&self, peer: IpAddr) -> Option<bool> {
         let Some(peers) = self.tunnel_kind(peer)?.peers() else { return Some(true) };
         let peers = self.node.index().plan().sets.get(&peers).into_iter().flat_map(|set| &set.members);
@@ -139,14 +140,14 @@ impl<'w, 'p> Walk<'w, 'p> {
         Some(nets.any(|net| net.contains(&peer)))
     }
 
-    /// The host speaks to itself: out of `lo`, and in again.
+    /// Evaluates a packet from the host to itself: out of `lo`, and in again.
     pub fn loopback(&mut self) -> Passage<'p> {
         self.output("lo")?;
         self.accepted = false;
         self.input("lo")
     }
 
-    /// What every packet has to pass that comes in, wherever it goes.
+    /// Evaluates the stages that every incoming packet passes, wherever it goes.
     fn enter(&mut self, from: &str) -> Passage<'p, ()> {
         if self.node.leads_to_workload(from) {
             self.genuine(from)?;
@@ -157,7 +158,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         self.pre_dnat(from)
     }
 
-    /// Sent by a workload we know, from an address of its own.
+    /// Checks that a known workload sent the packet from one of the workload's addresses.
     fn genuine(&mut self, from: &str) -> Passage<'p, ()> {
         let (id, workload_policy) = self.open(from, Direction::Egress)?;
         let source = self.packet.source;
@@ -174,7 +175,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         self.refuse(cause)
     }
 
-    /// The workload of an interface, if that lets anything through at all.
+    /// Returns the workload of an interface. Denies the packet if the workload is unknown or down.
     fn open(
         &mut self,
         interface: &str,
@@ -190,12 +191,13 @@ impl<'w, 'p> Walk<'w, 'p> {
         }
     }
 
-    /// Only host endpoints of just one interface act before connection tracking.
+    /// Evaluates untracked policy. Only host endpoints of a specific interface have it.
     fn untracked(&mut self, interface: &str, direction: Direction) -> Passage<'p, ()> {
         let Some((name, endpoint)) = self.node.own_host_endpoint(interface) else {
             return ControlFlow::Continue(());
         };
-        // Replies of what the other list lets through count too: nothing is tracked that would know them.
+        // Replies to failsafes of the other direction count too: conntrack, which would recognise them, has not seen
+        // the flow.
         let packet = self.original;
         let policy = self.node.policy();
         let safe = is_failsafe(policy, direction, &packet) || is_failsafe_reply(policy, direction, &packet);
@@ -226,7 +228,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         ControlFlow::Continue(())
     }
 
-    /// What ends or begins at the host itself.
+    /// Evaluates a packet that starts or ends at the host itself.
     fn host(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
         let Some((name, endpoint)) = self.node.host_endpoint(interface) else {
             return self.grant(Cause::NoHostEndpoint);
@@ -242,7 +244,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         self.unless_denied(decision).map_continue(|decision| decision.cause)
     }
 
-    /// What only passes through the host; past the last tier it goes on.
+    /// Evaluates a packet that the host forwards; it passes if no tier decides.
     fn forwarded(&mut self, interface: &str, direction: Direction) -> Passage<'p> {
         let Some((name, endpoint)) = self.node.host_endpoint(interface) else {
             return ControlFlow::Continue(Cause::NoHostEndpoint);
@@ -286,7 +288,7 @@ impl<'w, 'p> Walk<'w, 'p> {
         }
     }
 
-    /// What connection tracking alone decides.
+    /// Returns the verdict of connection tracking, if that alone decides.
     fn tracked(&mut self) -> Passage<'p, Option<Cause<'p>>> {
         match self.connection {
             known if known.is_known() => ControlFlow::Continue(Some(Cause::Connection(known))),
@@ -334,7 +336,8 @@ impl<'w, 'p> Walk<'w, 'p> {
     }
 }
 
-/// What a workload uses on its link besides its addresses: the one its MAC makes, and none while it looks for one.
+/// Returns whether a workload may use an address on its link besides its own: the link-local address derived from its
+/// MAC, or the unspecified address during duplicate address detection.
 fn is_on_link(address: IpAddr, mac: Option<[u8; 6]>) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -346,7 +349,8 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
+/// Returns whether a packet is a multicast listener query, report or done, a router or neighbour solicitation, or a
+/// neighbour advertisement.
 fn is_neighbour_discovery(packet: &Packet) -> bool {
     packet.version() == IpVersion::V6
         && packet.own_icmp().is_some_and(|(kind, _)| matches!(kind, 130..=133 | 135 | 136))

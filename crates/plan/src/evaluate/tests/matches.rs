@@ -1,4 +1,4 @@
-//! One rule, one packet.
+//! Matching of one rule against one packet.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn icmp_types_belong_to_the_family() {
     let coded = rule(|r| r.icmp = Some(Icmp { r#type: 3, code: Some(1) }));
     assert!(matches(&coded, &icmp(A, B, 3, 1)));
     assert!(!matches(&coded, &icmp(A, B, 3, 2)));
-    // The other family's ICMP is a protocol without types.
+    // ICMP of the other family is a protocol without types.
     let foreign = Packet { protocol: Packet::ICMPV6, ..icmp(A, B, 8, 0) };
     assert!(!matches(&echo, &foreign));
 }
@@ -96,7 +96,7 @@ fn lists_of_the_other_family_make_a_rule_not_apply() {
     }
     let both = rule(|r| r.source.nets = vec![net("10.0.0.0/8"), net("fd00::/8")]);
     assert!(matches(&both, &six) && matches(&both, &tcp(A, B, 80)));
-    // Nothing is outside of everything.
+    // No address is outside of 0.0.0.0/0.
     let outside = rule(|r| r.source.not_nets = vec![net("0.0.0.0/0")]);
     assert!(!matches(&outside, &tcp(A, B, 80)));
 }
@@ -118,7 +118,7 @@ fn ports_and_ranges() {
     let from = rule(|r| r.source.ports = ports(&[(40000, 40000)]));
     assert!(matches(&from, &tcp(A, B, 80)));
     assert!(!matches(&from, &Packet { source_port: 40001, ..tcp(A, B, 80) }));
-    // What has no ports is in no range.
+    // A packet without ports is in no range.
     assert!(!matches(&rule(|r| r.destination.ports = ports(&[(0, 65535)])), &icmp(A, B, 8, 0)));
 }
 
@@ -137,7 +137,7 @@ fn a_set_has_known_addresses_and_a_negated_one_lets_the_world_in() {
         assert_eq!(index.matches(&negative, &tcp(source, B, 80)), !member, "{source}");
     }
     assert!(index.matches(&positive, &tcp("fd00::1", "fd00::2", 80)));
-    // Every positive set is required; one that is not there is empty.
+    // Every positive set is required; a missing set is empty.
     let two = rule(|r| r.source.sets = vec![set.clone(), SetId::new("s:none")]);
     assert!(!index.matches(&two, &tcp(A, B, 80)));
     assert_eq!(index.misses(&two, &tcp(A, B, 80)), [Criterion::Set(End::Source, &SetId::new("s:none"))]);

@@ -1,4 +1,4 @@
-//! What each rule of the reference's policy semantics does, on plans made by hand.
+//! Tests of Calico's policy semantics on hand-written plans.
 
 mod matches;
 mod nodes;
@@ -41,7 +41,7 @@ pub fn deny() -> Rule {
     Rule::new(Action::Deny)
 }
 
-/// A policy with the same rules in both directions.
+/// Returns a policy with the same rules in both directions.
 pub fn policy(rules: &[Rule]) -> Arc<Policy> {
     Arc::new(Policy { ingress: rules.to_vec(), egress: rules.to_vec(), ..Policy::default() })
 }
@@ -50,7 +50,7 @@ pub fn profile(rules: &[Rule]) -> Arc<Profile> {
     Arc::new(Profile { ingress: rules.to_vec(), egress: rules.to_vec() })
 }
 
-/// A tier whose policies govern both directions.
+/// Returns a tier whose policies apply to both directions.
 pub fn tier(name: &str, end: TierEnd, policies: &[PolicyId]) -> Tier {
     Tier { name: name.into(), end, ingress: policies.into(), egress: policies.into() }
 }
@@ -65,7 +65,7 @@ pub fn udp(source: &str, destination: &str, port: u16) -> Packet {
     Packet { protocol: Packet::UDP, ..tcp(source, destination, port) }
 }
 
-/// Without ports.
+/// Returns a packet without ports.
 pub fn plain(protocol: u8, source: &str, destination: &str) -> Packet {
     Packet { protocol, source_port: 0, ..tcp(source, destination, 0) }
 }

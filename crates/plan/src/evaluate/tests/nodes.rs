@@ -1,4 +1,4 @@
-//! A packet's way through a whole node: two workloads, an uplink, and host endpoints where a test wants them.
+//! Paths of packets through a node with two workloads, an uplink and, in some tests, host endpoints.
 
 use super::*;
 use Direction::{Egress, Ingress};
@@ -42,7 +42,7 @@ impl World {
         self.plan.workload_policies.get_mut(&id(name)).unwrap()
     }
 
-    /// A tier with one policy of these rules for both directions.
+    /// Returns a tier with one policy that has these rules in both directions.
     fn list(&mut self, name: &str, rules: &[Rule]) -> Vec<Tier> {
         self.plan.policies.insert(global(name), policy(rules));
         vec![tier("default", TierEnd::Deny, &[global(name)])]
@@ -193,7 +193,7 @@ fn tunnels_are_for_nodes_that_are_known() {
     world.settings.policy.vxlan_from_workloads = true;
     world.denies(&udp(A, NODE, 4789), TO_A, Host, "UnknownTunnel");
     assert!(world.allows(&udp(OUTSIDE, NODE, 4790), UPLINK, Host));
-    // Known nodes pass whatever the policy of the host says, and however the connection is tracked.
+    // Packets of known nodes pass regardless of host policy and connection tracking state.
     let closed = world.list("closed", &[deny()]);
     world.host("eth0").tiers = closed;
     assert!(!world.allows(&udp(PEER, NODE, 80), UPLINK, Host));
@@ -203,7 +203,7 @@ fn tunnels_are_for_nodes_that_are_known() {
         assert!(world.allows(&plain(Packet::IPIP, from, to), place, way));
     }
     assert!(!world.allows(&udp(NODE, OUTSIDE, 4789), Host, UPLINK));
-    // WireGuard knows by itself whose packets it takes.
+    // WireGuard authenticates its peers by itself.
     assert!(world.allows(&udp(OUTSIDE, NODE, 51820), UPLINK, Host));
     assert!(world.allows(&udp(NODE, OUTSIDE, 51820), Host, UPLINK));
     assert!(!world.allows(&udp(OUTSIDE, NODE, 51821), UPLINK, Host));
@@ -218,7 +218,7 @@ fn workload_to_host_is_a_setting() {
     for action in [EndpointToHost::Return, EndpointToHost::Accept] {
         world.settings.policy.endpoint_to_host = action;
         assert!(world.allows(&packet, TO_A, Host));
-        // The host endpoint, which would deny it, is not asked.
+        // The host endpoint, which would deny the packet, is not evaluated.
         world.host("*");
         assert!(world.allows(&packet, TO_A, Host));
     }
@@ -272,7 +272,7 @@ fn neighbours_are_found_whatever_the_policy() {
     for kind in [128, 134, 137] {
         assert!(!world.allows(&icmp(OWN, "ff02::1", kind, 0), TO_A, Host), "{kind}");
     }
-    // Without its MAC nobody knows which is its own.
+    // Without its MAC, the link-local address of the workload is unknown.
     world.plan.workloads.clear();
     world.denies(&icmp(OWN, "ff02::1", 135, 0), TO_A, Host, "Spoofed");
     assert!(!world.allows(&icmp(A, NODE, 135, 0), TO_A, Host));
@@ -342,7 +342,7 @@ fn normal_policy_of_a_host_endpoint_is_for_the_host_alone() {
     world.denies(&tcp(OUTSIDE, NODE, 81), UPLINK, Host, "TierEnd(\"default\")");
     world.denies(&tcp(NODE, OUTSIDE, 81), Host, UPLINK, "TierEnd(\"default\")");
     assert!(world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
-    // Only egress: ingress asks the profiles.
+    // Policy for egress only: the profiles decide ingress.
     let endpoint = world.host("eth0");
     endpoint.tiers[0].ingress = Arc::default();
     assert!(world.allows(&tcp(OUTSIDE, NODE, 81), UPLINK, Host));
@@ -367,11 +367,11 @@ fn forward_policy_is_for_what_passes_through() {
         assert!(world.allows_in_state(Connection::Established, &port(81), from, to));
     }
     assert!(world.allows(&tcp(A, B, 81), TO_A, TO_B));
-    // Policy of one direction only: the other falls through, without profiles.
+    // Policy for one direction only: packets of the other direction pass, without profiles.
     world.host("eth0").forward[0].egress = Arc::default();
     assert!(world.allows(&tcp(A, OUTSIDE, 81), TO_A, UPLINK));
     assert!(!world.allows(&tcp(OUTSIDE, A, 81), UPLINK, TO_A));
-    // The workload is asked all the same.
+    // The policy of the workload still applies.
     let closed = world.list("closed", &[deny()]);
     world.workload_policy("a").tiers = closed;
     assert!(!world.allows(&tcp(OUTSIDE, A, 80), UPLINK, TO_A));
@@ -391,14 +391,14 @@ fn untracked_policy_comes_before_everything() {
     let mut world = World::new();
     let list = world.list("fast", &[to_port(Action::Allow, 17, 5000), to_port(Action::Deny, 17, 5001)]);
     world.host("eth0").untracked = list.clone();
-    // Allowed means accepted by this host endpoint for good.
+    // A packet that untracked policy allows skips the later stages of this host endpoint.
     assert_eq!(world.judge(&udp(OUTSIDE, NODE, 5000), UPLINK, Host), (true, "AcceptedBefore".into()));
     assert_eq!(world.judge(&udp(NODE, OUTSIDE, 5000), Host, UPLINK), (true, "AcceptedBefore".into()));
     assert!(!world.allows(&udp(OUTSIDE, NODE, 5001), UPLINK, Host));
     assert!(!world.allows_in_state(Connection::Established, &udp(OUTSIDE, NODE, 5001), UPLINK, Host));
-    // No match: on to what comes next, here a host endpoint that lets nothing in.
+    // A packet that does not match continues with the next stage, here a host endpoint that denies everything.
     world.denies(&udp(OUTSIDE, NODE, 5002), UPLINK, Host, "NoProfile");
-    // Failsafes, and answers to what the other list lets through, skip the stage and are judged later.
+    // Failsafes and replies to failsafes of the other direction skip the stage and are evaluated later.
     let all = world.list("none", &[deny()]);
     world.host("eth0").untracked = all;
     assert!(world.allows(&tcp(OUTSIDE, NODE, 22), UPLINK, Host));
@@ -407,7 +407,7 @@ fn untracked_policy_comes_before_everything() {
     assert!(world.allows_in_state(established, &answer(udp(OUTSIDE, NODE, 4000), 53), UPLINK, Host));
     assert!(!world.allows_in_state(established, &answer(udp(OUTSIDE, NODE, 4000), 54), UPLINK, Host));
     assert!(world.allows_in_state(established, &answer(tcp(NODE, OUTSIDE, 4000), 22), Host, UPLINK));
-    // For all interfaces it means nothing.
+    // Untracked policy has no effect on a host endpoint for all interfaces.
     let mut world = World::new();
     world.plan.policies.insert(global("fast"), policy(&[deny()]));
     world.host("*").untracked = list;
@@ -426,7 +426,7 @@ fn untracked_packets_to_workloads_are_judged_by_the_workload() {
     assert!(world.allows(&packet, UPLINK, TO_A), "accepted before the forward policy of where it came in");
     world.workload_policy("a").tiers = closed;
     assert!(!world.allows(&packet, UPLINK, TO_A));
-    // It is not tracked, so no flow is known that it could belong to.
+    // The packet is untracked, so it belongs to no known flow.
     assert!(!world.allows_in_state(Connection::Established, &packet, UPLINK, TO_A));
 }
 
@@ -445,7 +445,7 @@ fn pre_dnat_policy_sees_where_the_packet_wanted_to_go() {
     let (packet, way) = forwarded(30000);
     assert!(world.judge_way(&packet, &way).0, "what it does not know goes on");
     assert!(!world.judge_way(&packet, &Way { connection: Connection::Invalid, ..way }).0);
-    // What it allows, neither normal nor forward policy of this host endpoint takes back.
+    // Neither normal nor forward policy of this host endpoint denies a packet that pre-DNAT policy has allowed.
     let closed = world.list("closed", &[deny()]);
     world.host("eth0").forward = closed.clone();
     world.host("eth0").tiers = closed.clone();
@@ -453,7 +453,7 @@ fn pre_dnat_policy_sees_where_the_packet_wanted_to_go() {
     assert!(world.judge_way(&packet, &way).0);
     assert!(world.allows(&tcp(OUTSIDE, NODE, 31081), UPLINK, Host));
     assert!(!world.allows(&tcp(OUTSIDE, NODE, 31082), UPLINK, Host));
-    // The workload's own policy does.
+    // The policy of the workload does.
     world.workload_policy("a").tiers = closed;
     assert!(!world.judge_way(&packet, &way).0);
 }

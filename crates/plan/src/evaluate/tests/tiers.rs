@@ -5,7 +5,7 @@ use Outcome::{Allow, Deny, NoMatch};
 
 const POD: &str = "10.0.0.1";
 
-/// A workload that everything is allowed to by its profile.
+/// Returns the policy of a workload whose profile allows everything.
 fn workload_policy(tiers: &[Tier]) -> WorkloadPolicy {
     WorkloadPolicy {
         up: true,
@@ -100,7 +100,7 @@ fn pass_leaves_the_tier() {
         (global("next"), &[deny()]),
     ]);
     let first = tier("first", TierEnd::Deny, &[global("passes"), global("denies")]);
-    // After the last tier come the profiles.
+    // The profiles follow the last tier.
     assert_eq!(judge(&plan, &workload_policy(std::slice::from_ref(&first)), 80).outcome, Allow);
     assert_eq!(judge(&plan, &workload_policy(std::slice::from_ref(&first)), 81).outcome, Deny);
     let second = tier("second", TierEnd::Deny, &[global("next")]);
@@ -186,7 +186,7 @@ fn the_lists_of_a_host_endpoint_end_differently() {
     }
     assert_eq!([Stage::Normal, Stage::Forward].map(|stage| at(stage, 81)), [Deny, Deny]);
     assert_eq!([Stage::Untracked, Stage::PreDnat].map(|stage| at(stage, 81)), [NoMatch, NoMatch]);
-    // Without policies, only what ends at the host asks the profiles.
+    // Without policies, only the normal stage evaluates the profiles.
     let bare = HostEndpoint { profiles: vec!["kns.shop".into()], ..HostEndpoint::default() };
     let at = |stage| index.host(&bare, stage, Direction::Ingress, &tcp("10.0.0.9", POD, 80), None).outcome;
     assert_eq!((at(Stage::Normal), at(Stage::Forward)), (Allow, NoMatch));
