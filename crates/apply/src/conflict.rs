@@ -1,4 +1,4 @@
-//! A field that an applier wants to set and somebody else owns.
+//! Conflicts: fields that an applier wants to set and that another manager owns.
 
 use crate::managed::{ManagerId, Operation};
 use crate::path::Path;
@@ -7,13 +7,13 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub owner: ManagerId,
-    /// When the owner last wrote it.
+    /// When the owner last wrote the field.
     pub time: Option<String>,
     pub path: Path,
 }
 
 impl Conflict {
-    /// `"kubectl-edit" using projectcalico.org/v3`
+    /// Returns the owner as error messages name it: `"kubectl-edit" using projectcalico.org/v3`.
     pub fn owner(&self) -> String {
         let ManagerId { manager, operation, api_version, subresource } = &self.owner;
         let mut text = format!("{manager:?}");
@@ -33,7 +33,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// What an applier is told.
+/// Returns the error message for an applier.
 pub fn message(conflicts: &[Conflict]) -> String {
     if let [only] = conflicts {
         return format!("Apply failed with 1 conflict: {only}: {}", only.path);

@@ -1,11 +1,11 @@
-//! Sets of fields as `fieldsV1` of `metadata.managedFields`.
+//! Encodes and decodes sets of fields as `fieldsV1` of `metadata.managedFields`.
 
 use crate::path::Element;
 use crate::set::Set;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Stands for the field itself beside its parts.
+/// Key for the field itself, next to the keys of its children.
 const SELF: &str = ".";
 
 pub fn encode(set: &Set) -> Value {
@@ -37,7 +37,7 @@ pub fn decode(fields: &Value) -> Result<Set, String> {
     }
 }
 
-/// The set below a field, and whether the field itself is in the set.
+/// Returns the set below a field, and whether the field itself is in the set.
 fn read(fields: &Map<String, Value>) -> Result<(Set, bool), String> {
     let mut set = Set::default();
     let mut is_member = false;

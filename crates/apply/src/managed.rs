@@ -1,4 +1,4 @@
-//! The record of who owns which field: `metadata.managedFields`.
+//! The record of field owners: `metadata.managedFields`.
 
 use crate::fields_v1;
 use crate::set::Set;
@@ -11,7 +11,7 @@ pub enum Operation {
     Update,
 }
 
-/// Whose fields they are. An applier is the same whatever version it applies.
+/// Identifies a field manager. An applier is the same manager for every version it applies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerId {
     pub manager: String,
@@ -25,14 +25,14 @@ pub struct ManagerId {
 pub(crate) struct OwnedFields {
     pub set: Set,
     pub api_version: String,
-    /// RFC 3339, when the owner last wrote.
+    /// When the owner last wrote, in RFC 3339 format.
     pub time: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Managed(pub(crate) BTreeMap<ManagerId, OwnedFields>);
 
-/// More owners by update than these are not told apart: the oldest become one.
+/// Maximum number of managers with the operation Update; beyond it, the oldest are merged into one.
 const MOST_UPDATERS: usize = 10;
 const OLDEST: &str = "ancient-changes";
 
@@ -41,7 +41,7 @@ impl Managed {
         self.0.is_empty()
     }
 
-    /// From `metadata.managedFields`.
+    /// Decodes `metadata.managedFields`.
     pub fn decode(entries: &[Value]) -> Result<Managed, String> {
         let mut managed = Managed::default();
         for (index, entry) in entries.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Managed {
         Ok(managed)
     }
 
-    /// As `metadata.managedFields`: appliers first, then by time and name.
+    /// Encodes `metadata.managedFields`: appliers first, then by time and name.
     pub fn encode(&self) -> Vec<Value> {
         let mut entries: Vec<(&ManagerId, &OwnedFields)> = self.0.iter().collect();
         entries.sort_by(|(a, of_a), (b, of_b)| {
@@ -91,7 +91,7 @@ impl Managed {
         entries.into_iter().map(|(id, owned)| entry(id, owned)).collect()
     }
 
-    /// The sets of these owners that are not of this version mean nothing any more.
+    /// Drops the field sets of other API versions, whose paths may not exist in this version.
     pub(crate) fn keep_version(&mut self, api_version: &str) {
         self.0.retain(|_, owned| owned.api_version == api_version);
     }

@@ -1,4 +1,4 @@
-//! What a write does to an object and to the record of its owners.
+//! Applies updates and server-side applies to an object and to the record of its field owners.
 
 use crate::conflict::{Conflict, message};
 use crate::managed::{Managed, ManagerId, Operation, OwnedFields};
@@ -8,14 +8,14 @@ use crate::walk::{compare, drop_nulls, equal, merge, remove, set_of, validate};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Owns what was there before anybody's fields were recorded.
+/// Manager that owns the fields of an object that has no managedFields at its first server-side apply.
 const BEFORE: &str = "before-first-apply";
-/// Client-side apply keeps here what it applied last. Whoever moves from it to server-side apply with the same program does not conflict
-/// with himself.
+/// Annotation in which client-side apply keeps the configuration that it applied last. A user who moves from it to
+/// server-side apply with the same program must not conflict with the fields that the user set before.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const KUBECTL: &str = "kubectl";
 
-/// Fields that belong to the server, whoever wrote them.
+/// Fields that belong to the server and have no owner.
 const NOBODYS: &[&[&str]] = &[
     &["apiVersion"],
     &["kind"],
@@ -31,20 +31,20 @@ const NOBODYS: &[&[&str]] = &[
     &["metadata", "resourceVersion"],
 ];
 
-/// Who writes, and through what.
+/// The manager that writes, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Manager<'a> {
     pub name: &'a str,
     pub api_version: &'a str,
     /// Empty for the object itself.
     pub subresource: &'a str,
-    /// What writes through here do not change, such as the status of the object itself.
+    /// Fields that this write does not change, such as the status in a write to the object itself.
     pub reset: &'a Set,
-    /// RFC 3339, whole seconds.
+    /// In RFC 3339 format, whole seconds.
     pub now: &'a str,
 }
 
-/// The object after an apply and who owns its fields now.
+/// The object after an apply, and the owners of its fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     pub object: Value,
@@ -53,7 +53,7 @@ pub struct Applied {
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ApplyError {
-    /// The configuration does not have the shape of the kind.
+    /// The configuration does not match the schema of the kind.
     #[error("failed to create typed patch object: {0}")]
     Shape(String),
     #[error("{}", message(.0))]
@@ -75,11 +75,12 @@ impl Manager<'_> {
     }
 }
 
-/// Who owns what once `live` has become `new` by an update. `live` is an object without anything but its kind if there was none.
+/// Returns the field owners after an update from `live` to `new`. For a new object, `live` holds only its apiVersion
+/// and kind.
 pub fn update(shape: &Shape, live: &Value, new: &Value, mut managed: Managed, by: Manager<'_>) -> Managed {
     let existed = live.pointer("/metadata/uid").and_then(Value::as_str).is_some_and(|uid| !uid.is_empty());
     if managed.is_empty() && existed {
-        // Nobody's fields were recorded, so nobody's are from now on, until somebody applies.
+        // Objects without managedFields stay untracked until the first server-side apply.
         return managed;
     }
     record(shape, live, new, &mut managed, by);
@@ -108,8 +109,9 @@ fn record(shape: &Shape, live: &Value, new: &Value, managed: &mut Managed, by: M
     owned.time = Some(by.now.to_owned());
 }
 
-/// Merges an applied configuration into the live object. What the applier applied before and leaves out now goes away, unless
-/// somebody else owns it. Fields of others whose values would change are conflicts, unless `force` takes them over.
+/// Merges an applied configuration into the live object. Fields that the applier applied before and leaves out now
+/// are removed, unless another manager owns them. Changed values of fields with other owners are conflicts, unless
+/// `force` takes the fields over.
 pub fn apply(
     shape: &Shape,
     live: &Value,
@@ -178,7 +180,7 @@ fn attempt(
     Ok(Applied { object: new, managed })
 }
 
-/// Takes from the other owners what the applier changes, or says that it may not.
+/// Removes fields that the applier changes from the sets of the other owners, or returns the conflicts.
 fn settle(
     shape: &Shape,
     live: &Value,
@@ -208,24 +210,24 @@ fn settle(
     Ok(())
 }
 
-/// Removes what the applier had applied, did not apply this time, and nobody owns.
+/// Removes fields that the applier applied before, did not apply this time, and no other manager owns.
 fn prune(shape: &Shape, merged: &Value, managed: &Managed, last: &Set) -> Value {
     let nothing = || Value::Object(Map::new());
     let last = last.with_named_fields(shape);
     let pruned = remove(shape, merged, &last).unwrap_or_else(nothing);
     let named = |value: &Value| set_of(shape, value).with_named_fields(shape);
-    // What somebody owns comes back.
+    // Restore fields that have an owner.
     let mut owned = Set::default();
     managed.0.values().for_each(|fields| owned.extend(&fields.set));
     let merged_set = named(merged);
     let kept = named(&pruned).union(&owned.with_named_fields(shape));
     let pruned = remove(shape, merged, &merged_set.difference(&kept)).unwrap_or_else(nothing);
-    // So does what the applier had never owned.
+    // Restore fields that the applier never owned.
     let gone = merged_set.difference(&named(&pruned)).intersection(&last);
     remove(shape, merged, &gone).unwrap_or_else(nothing)
 }
 
-/// What client-side apply set and nobody has changed since.
+/// Returns the fields that client-side apply set and no client has changed since.
 fn last_applied(shape: &Shape, live: &Value, api_version: &str) -> Option<Set> {
     let text = annotation(live)?;
     let config: Value = serde_json::from_str(text).ok()?;
@@ -241,7 +243,7 @@ fn annotation(object: &Value) -> Option<&str> {
     object.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str().filter(|text| !text.is_empty())
 }
 
-/// Client-side apply can be used again afterwards.
+/// Updates the annotation of client-side apply, so that the client can return to it.
 fn refresh_last_applied(object: &mut Value, config: &Value) {
     if annotation(object).is_none() {
         return;

@@ -1,18 +1,20 @@
-//! JSON patches (RFC 6902) and merge patches (RFC 7386) with bounds on what they may cost. A patch of a few kilobytes can
-//! otherwise copy copies until memory is exhausted, or nest values until dropping them overflows the stack.
+//! JSON patches (RFC 6902) and merge patches (RFC 7386) with bounded cost. Without bounds, a patch of a few kilobytes
+//! can copy copies until memory is exhausted, or nest values until dropping them overflows the stack.
 
 use json_patch::jsonptr::Pointer;
 use json_patch::{PatchError as OperationError, PatchOperation};
 use serde_json::Value;
 use std::io;
 
-/// As kube-apiserver: `maxJSONPatchOperations`.
+/// The limit of kube-apiserver: `maxJSONPatchOperations`.
 pub const MAX_PATCH_OPERATIONS: usize = 10_000;
-/// Accumulated size of the values that `copy` duplicates, as JSON: as much as an API server accepts in a body.
+/// Total size as JSON of the values that `copy` duplicates: as much as an API server accepts in a body.
 pub const MAX_COPIED_BYTES: usize = 3 << 20;
-/// Nesting of a patched object, the same as of a document: values are cloned, compared, printed and dropped recursively.
+/// Nesting depth of a patched object, the same as that of a document: values are cloned, compared, printed and
+/// dropped recursively.
 pub const MAX_PATCHED_DEPTH: usize = 40;
-/// Values that the operations of one patch inspect or shift: an insertion at the front of a list moves all its elements.
+/// Number of values that the operations of one patch inspect or shift: an insertion at the front of a list moves all
+/// its elements.
 pub const MAX_PATCH_STEPS: usize = 20_000_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +40,7 @@ pub fn apply_json_patch(object: &Value, operations: &[PatchOperation]) -> Result
     let mut budget = PatchBudget { steps: MAX_PATCH_STEPS, copied: MAX_COPIED_BYTES };
     for (index, operation) in operations.iter().enumerate() {
         budget.charge(&patched, operation)?;
-        // The original is kept by the caller: an undo log would hold every value that was ever replaced.
+        // The caller keeps the original: an undo log would hold every value that was ever replaced.
         json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation)).map_err(|mut error| {
             error.operation = index;
             error
@@ -61,14 +63,15 @@ pub fn fits_json(value: &Value, limit: usize) -> bool {
     json_size(value, limit).is_some()
 }
 
-/// What the remaining operations of a patch may cost.
+/// Cost that the remaining operations of a patch may cause.
 struct PatchBudget {
     steps: usize,
     copied: usize,
 }
 
 impl PatchBudget {
-    /// Charges an operation before it is carried out. Where it refers to nothing, carrying it out fails.
+    /// Charges an operation before it is applied. An operation on a missing path costs nothing, since applying it
+    /// fails.
     fn charge(&mut self, object: &Value, operation: &PatchOperation) -> Result<(), PatchError> {
         match operation {
             PatchOperation::Add(add) => {
@@ -93,18 +96,18 @@ impl PatchBudget {
                 self.copied -= size;
                 Ok(())
             }
-            // Comparing takes no longer than reading the expected value did.
+            // Comparing takes no longer than parsing the expected value.
             PatchOperation::Test(_) => Ok(()),
         }
     }
 
-    /// Checks the nesting of a value at the place where it will be.
+    /// Checks the nesting depth of a value at the path where it is inserted.
     fn place(&mut self, value: &Value, path: &Pointer) -> Result<(), PatchError> {
         let levels = MAX_PATCHED_DEPTH.checked_sub(path.count()).ok_or(PatchError::TooDeep)?;
         self.inspect(value, levels)
     }
 
-    /// Recurses no deeper than `levels`.
+    /// Charges every value and checks the depth. Recurses no deeper than `levels`.
     fn inspect(&mut self, value: &Value, levels: usize) -> Result<(), PatchError> {
         self.spend(1)?;
         let below = || levels.checked_sub(1).ok_or(PatchError::TooDeep);
@@ -136,7 +139,7 @@ impl PatchBudget {
     }
 }
 
-/// Returns the size of a value as JSON, or nothing if it is more than `limit`.
+/// Returns the size of a value as JSON, or `None` if it is more than `limit`.
 fn json_size(value: &Value, limit: usize) -> Option<usize> {
     let mut counter = ByteCounter { left: limit };
     // Writing a value fails only when the counter is exhausted.

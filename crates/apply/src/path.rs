@@ -1,19 +1,19 @@
-//! The way from an object to one of its fields.
+//! Paths from an object to one of its fields.
 
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
 use std::fmt;
 
-/// One step of a path. The order is the one in which owners' fields are written.
+/// One step of a path. The ordering is the order of the fields in `fieldsV1`.
 #[derive(Clone, Debug)]
 pub enum Element {
     /// A field of an object, or a key of a map.
     Field(String),
-    /// An element of a list whose elements are told apart by some of their fields; sorted by name.
+    /// An element of a list with map keys, identified by its key fields; sorted by name.
     Key(Vec<(String, Value)>),
     /// An element of a set.
     Value(Value),
-    /// An element of a list by its place. Never written by us, but understood.
+    /// An element of a list by its index. Decoded, but never generated.
     Index(usize),
 }
 
@@ -25,7 +25,7 @@ impl Element {
         Element::Field(name.to_owned())
     }
 
-    /// As it stands in `fieldsV1`: `f:spec`, `k:{"uid":"x"}`, `v:"10.0.0.0/8"`, `i:3`.
+    /// Returns the encoding in `fieldsV1`: `f:spec`, `k:{"uid":"x"}`, `v:"10.0.0.0/8"`, `i:3`.
     pub fn encode(&self) -> String {
         match self {
             Element::Field(name) => format!("f:{name}"),
@@ -38,7 +38,7 @@ impl Element {
         }
     }
 
-    /// `Ok(None)` for a kind of element that only newer versions know.
+    /// Decodes an element. Returns `Ok(None)` for a kind of element that only newer versions know.
     pub fn decode(text: &str) -> Result<Option<Element>, String> {
         let (kind, rest) = text.split_once(':').ok_or_else(|| format!("'{text}' has no colon"))?;
         let json = || serde_json::from_str::<Value>(rest).map_err(|error| format!("'{text}': {error}"));
@@ -51,11 +51,11 @@ impl Element {
                     fields.sort_by(|a, b| a.0.cmp(&b.0));
                     Element::Key(fields)
                 }
-                _ => return Err(format!("'{text}' has no object as its key")),
+                _ => return Err(format!("the key of '{text}' is not an object")),
             },
-            "i" => Element::Index(rest.parse().map_err(|_| format!("'{text}' has no number as its index"))?),
+            "i" => Element::Index(rest.parse().map_err(|_| format!("the index of '{text}' is not a number"))?),
             _ if kind.len() == 1 => return Ok(None),
-            _ => return Err(format!("'{text}' is no element of a path")),
+            _ => return Err(format!("'{text}' is not a path element")),
         }))
     }
 
@@ -89,7 +89,7 @@ impl Ord for Element {
     }
 }
 
-/// Numbers by their value, whether they were written as integers or not; otherwise by their text.
+/// Compares numbers by value, regardless of whether they were written as integers, and other values by their text.
 fn compare_values(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
@@ -115,7 +115,7 @@ impl PartialEq for Element {
 
 impl Eq for Element {}
 
-/// As messages name it: `.spec.nets[="10.0.0.0/8"]`.
+/// The form in messages: `.spec.nets[="10.0.0.0/8"]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -4,7 +4,7 @@ use crate::path::{Element, Path};
 use crate::shape::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A field can be in the set itself (a member), have parts of it in the set (a child), or both.
+/// A set of fields. A field can be in the set itself (a member), have children in the set, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     pub(crate) members: BTreeSet<Element>,
@@ -12,7 +12,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// Of paths of plain field names.
+    /// Creates a set from paths of plain field names.
     pub fn of(paths: &[&[&str]]) -> Set {
         let mut set = Set::default();
         for path in paths {
@@ -26,7 +26,7 @@ impl Set {
         self.members.is_empty() && self.children.values().all(Set::is_empty)
     }
 
-    /// The empty path is nothing that anybody could own.
+    /// Adds a path. The empty path is ignored: the object itself has no owner.
     pub fn insert(&mut self, path: &[Element]) {
         match path {
             [] => {}
@@ -45,7 +45,7 @@ impl Set {
         }
     }
 
-    /// What is in the set below an element.
+    /// Returns the part of the set below an element.
     pub fn below(&self, element: &Element) -> Option<&Set> {
         self.children.get(element).filter(|child| !child.is_empty())
     }
@@ -75,13 +75,13 @@ impl Set {
         }
     }
 
-    /// Without exactly what is in the other set.
+    /// Returns the set without the members of the other set.
     pub fn difference(&self, other: &Set) -> Set {
         let members = self.members.difference(&other.members).cloned().collect();
         Set { members, children: self.children_without(other, Set::difference) }
     }
 
-    /// Without what is in the other set and all that is below it.
+    /// Returns the set without the members of the other set and everything below them.
     pub fn recursive_difference(&self, other: &Set) -> Set {
         let members = self.members.difference(&other.members).cloned().collect();
         let mut children = self.children_without(other, Set::recursive_difference);
@@ -100,8 +100,8 @@ impl Set {
         children.collect()
     }
 
-    /// Fields that the shape names are members if anything below them is in the set: whoever owns a part of a field owns that it is
-    /// there. Keys of maps and elements of lists are not.
+    /// Adds the fields that the shape names as members if anything below them is in the set: the owner of a part of a
+    /// field also owns the existence of the field. Keys of maps and elements of lists are not added.
     pub fn with_named_fields(&self, shape: &Shape) -> Set {
         let mut set = Set { members: self.members.clone(), children: BTreeMap::new() };
         for (element, child) in &self.children {
@@ -121,7 +121,7 @@ impl Set {
         set
     }
 
-    /// Every member, in order.
+    /// Returns every member, in order.
     pub fn paths(&self) -> Vec<Path> {
         let mut paths = Vec::new();
         self.collect(&mut Vec::new(), &mut paths);

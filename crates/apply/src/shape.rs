@@ -1,18 +1,18 @@
-//! What a schema says about merging.
+//! The merge rules of a schema.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// The schema does not say: the value decides. Objects merge, lists do not.
+    /// The schema gives no rule: objects merge, lists do not.
     Any,
     Scalar(Scalar),
     List {
         relation: Relation,
         item: Box<Shape>,
     },
-    /// An object with fields, a map, or both; without `rest` there are no other fields than the named ones.
+    /// An object with fields, a map, or both. If `rest` is `None`, only the named fields are allowed.
     Map {
         fields: BTreeMap<String, Shape>,
         rest: Option<Box<Shape>>,
@@ -25,23 +25,23 @@ pub enum Scalar {
     Text,
     Number,
     Flag,
-    /// A whole number or a text.
+    /// An integer or a string.
     Either,
 }
 
-/// What the elements of a list are to each other.
+/// How the elements of a list are identified when lists merge.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Relation {
     /// The list is one value.
     Atomic,
     Set,
-    /// Told apart by these fields.
+    /// Elements are identified by these key fields.
     Map(Vec<String>),
 }
 
 impl Shape {
-    /// The shape of an object of a kind, from its structural schema. The metadata is that of every object of Kubernetes, whatever the
-    /// schema says of it.
+    /// Returns the shape of an object of a kind, from its structural schema. The metadata has the shape of Kubernetes
+    /// `ObjectMeta`, regardless of the schema.
     pub fn of_object(schema: &Value) -> Shape {
         let mut shape = Shape::of(schema);
         if let Shape::Map { fields, .. } = &mut shape {
@@ -52,7 +52,7 @@ impl Shape {
         shape
     }
 
-    /// From a structural schema.
+    /// Returns the shape of a structural schema.
     pub fn of(schema: &Value) -> Shape {
         let says = |keyword: &str| schema.get(keyword).and_then(Value::as_str);
         if schema.get("x-kubernetes-int-or-string").and_then(Value::as_bool) == Some(true) {
@@ -108,7 +108,7 @@ fn object(fields: &[(&str, Shape)], atomic: bool) -> Shape {
     Shape::Map { fields, rest: None, atomic }
 }
 
-/// `ObjectMeta` of Kubernetes.
+/// Returns the shape of Kubernetes `ObjectMeta`.
 fn metadata() -> Shape {
     let (text, number, flag) =
         (Shape::Scalar(Scalar::Text), Shape::Scalar(Scalar::Number), Shape::Scalar(Scalar::Flag));

@@ -1,4 +1,4 @@
-//! Values compared, merged and pruned along a shape.
+//! Compares, merges, prunes and validates values along a shape.
 
 use crate::path::Element;
 use crate::set::Set;
@@ -6,7 +6,7 @@ use crate::shape::{Relation, Scalar, Shape};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What became of the fields of one value in another.
+/// The fields that differ between two values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     pub removed: Set,
@@ -15,7 +15,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Without these fields and all below them.
+    /// Returns the comparison without these fields and everything below them.
     pub fn without(&self, fields: &Set) -> Comparison {
         Comparison {
             removed: self.removed.recursive_difference(fields),
@@ -25,7 +25,7 @@ impl Comparison {
     }
 }
 
-/// The form in which a value of a shape is walked.
+/// How a value of a shape is walked.
 enum Form<'a> {
     Leaf,
     List { keys: &'a [String], item: &'a Shape },
@@ -34,7 +34,8 @@ enum Form<'a> {
 
 static NO_FIELDS: BTreeMap<String, Shape> = BTreeMap::new();
 
-/// How one value, or two that are to become one, are walked. What is atomic, empty or not what the shape says is a leaf.
+/// Returns how one value, or two values to be merged, are walked. Values that are atomic, empty or do not match the
+/// shape are leaves.
 fn form<'a>(shape: &'a Shape, values: [Option<&Value>; 2]) -> Form<'a> {
     let all = |is: fn(&Value) -> bool| values.into_iter().flatten().all(|value| value.is_null() || is(value));
     let some_full = values.into_iter().flatten().any(|value| match value {
@@ -58,7 +59,7 @@ fn form<'a>(shape: &'a Shape, values: [Option<&Value>; 2]) -> Form<'a> {
     }
 }
 
-/// Whether two values say the same; a number may be written in different ways.
+/// Returns whether two values are equal; numbers are compared by value, not by notation.
 pub fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -71,18 +72,18 @@ pub fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// What tells an element of a list from the others; `Err` says why nothing does.
+/// Returns the identity of an element of a list, or an error if it has none.
 fn element(keys: &[String], item: &Value) -> Result<Element, String> {
     if keys.is_empty() {
         return match item {
             Value::Object(_) | Value::Array(_) | Value::Null => {
-                Err("a set has elements that are neither texts, numbers nor flags".into())
+                Err("a set has elements that are neither strings, numbers nor booleans".into())
             }
             scalar => Ok(Element::Value(scalar.clone())),
         };
     }
     let Value::Object(fields) = item else {
-        return Err("a list that is told apart by fields has an element that is not an object".into());
+        return Err("a list with map keys has an element that is not an object".into());
     };
     let mut key: Vec<(String, Value)> =
         keys.iter().filter_map(|name| Some((name.clone(), fields.get(name)?.clone()))).collect();
@@ -97,7 +98,8 @@ fn field_shape<'a>(fields: &'a BTreeMap<String, Shape>, rest: &'a Shape, name: &
     fields.get(name).unwrap_or(rest)
 }
 
-/// Elements of a list by what tells them apart, in their order; those that nothing tells apart are left out.
+/// Returns the identities of the elements of a list in their order, and the elements by identity. Elements without an
+/// identity are left out.
 fn indexed<'v>(
     keys: &[String],
     list: Option<&'v Value>,
@@ -113,7 +115,7 @@ fn indexed<'v>(
     (order, found)
 }
 
-/// What `new` has that `old` has not, and the other way round.
+/// Returns the fields that are added, modified or removed in `new`.
 pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
     let mut found = Comparison::default();
     compare_at(&mut Vec::new(), shape, Some(old), Some(new), &mut found);
@@ -178,7 +180,7 @@ fn compare_lists(
             ([] | [_], [] | [_]) => {
                 compare_at(path, item, old.first().copied(), new.first().copied(), found);
             }
-            // An element that is there more than once is one value.
+            // Elements with the same identity are compared as one value.
             ([_, _, ..], [_, _, ..]) => {
                 if old.len() != new.len() || !old.iter().zip(new).all(|(old, new)| equal(old, new)) {
                     found.modified.insert(path);
@@ -201,7 +203,7 @@ fn compare_lists(
     }
 }
 
-/// Every field that a value sets.
+/// Returns every field that a value sets.
 pub fn set_of(shape: &Shape, value: &Value) -> Set {
     let mut set = Set::default();
     collect(&mut Vec::new(), shape, value, &mut set);
@@ -211,7 +213,8 @@ pub fn set_of(shape: &Shape, value: &Value) -> Set {
 fn collect(path: &mut Vec<Element>, shape: &Shape, value: &Value, set: &mut Set) {
     match form(shape, [Some(value), None]) {
         Form::Leaf => {
-            // A granular list or object with nothing in it sets nothing but, as the field of an object, itself.
+            // An empty list or object that is not atomic sets no fields below it; as a field of an object it sets
+            // that field.
             let is_nothing = match shape {
                 Shape::List { relation, .. } => *relation != Relation::Atomic,
                 Shape::Map { atomic, .. } => !atomic,
@@ -247,7 +250,7 @@ fn collect(path: &mut Vec<Element>, shape: &Shape, value: &Value, set: &mut Set)
     }
 }
 
-/// `new` over `old`: nothing is removed. `None` where neither has anything.
+/// Merges `new` over `old` without removing anything. Returns `None` if neither has a value.
 pub fn merge(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Option<Value> {
     match form(shape, [old, new]) {
         Form::Leaf => new.or(old).cloned(),
@@ -271,11 +274,12 @@ pub fn merge(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Option<
     }
 }
 
-/// Elements that both have are in the order of the new list; those that only the old one has stay where they are among them.
+/// Merges two lists. Shared elements take the order of the new list; elements of the old list alone keep their place
+/// among them.
 fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     let (old_order, old_items) = indexed(keys, old);
     let (new_order, new_items) = indexed(keys, new);
-    // Elements that are there more than once are not merged with a new value.
+    // An old element whose identity occurs more than once is not merged with a new value.
     let single = |element: &Element| match old_items.get(element).map(Vec::as_slice) {
         Some([only]) => Some(*only),
         _ => None,
@@ -299,7 +303,7 @@ fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&
                 continue;
             }
             if new_items.contains_key(a) && next_shared.is_some_and(|next| next != a) {
-                // Both have it, but its turn is another one.
+                // Both lists have the element, but the new list has another shared element first.
                 left += 1;
                 continue;
             }
@@ -325,8 +329,8 @@ fn merge_lists(keys: &[String], item: &Shape, old: Option<&Value>, new: Option<&
     merged
 }
 
-/// The value without these fields; `None` if nothing is left of it. A field of which only the parts were to go stays as a null: somebody
-/// may own that it is there.
+/// Returns the value without these fields, or `None` if nothing is left. A field that only loses its children stays
+/// as a null: a manager may own the existence of the field.
 pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
     match form(shape, [Some(value), None]) {
         Form::Leaf => Some(value.clone()),
@@ -365,7 +369,7 @@ pub fn remove(shape: &Shape, value: &Value, fields: &Set) -> Option<Value> {
     }
 }
 
-/// Drops fields that are null, as Kubernetes does where a schema does not allow it.
+/// Drops null fields, as Kubernetes does if the schema does not allow null.
 pub fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -377,7 +381,7 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// What in a value the shape does not allow: the first finding, with its path.
+/// Returns the first value that the shape does not allow, with its path, as an error.
 pub fn validate(shape: &Shape, value: &Value) -> Result<(), String> {
     check(&mut Vec::new(), shape, value)
 }

@@ -84,7 +84,7 @@ impl fmt::Display for RuleId {
 
 impl fmt::Display for UnknownOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} names no policy and no profile", self.0)
+        write!(f, "{:?} is neither a policy nor a profile", self.0)
     }
 }
 

@@ -32,7 +32,7 @@ fn nothing() -> Value {
     json!({"apiVersion": VERSION, "kind": "X"})
 }
 
-/// Applies and says what stands there then.
+/// Applies a spec and returns the resulting object and owners.
 fn applied(
     live: &Value,
     managed: Managed,
@@ -61,12 +61,12 @@ fn appliers_own_what_they_apply_and_only_they_remove_it() {
         applied(&first.object, first.managed, "b", json!({"nets": ["10.0.0.0/8", "11.0.0.0/8"]}), false)
             .unwrap();
     assert_eq!(second.object["spec"]["nets"], json!(["10.0.0.0/8", "11.0.0.0/8"]));
-    // One owner of two lets go: the other still has it.
+    // The field stays as long as one of its two owners keeps it.
     let third = applied(&second.object, second.managed, "a", json!({"tier": "t"}), false).unwrap();
     assert_eq!(third.object["spec"], json!({"nets": ["10.0.0.0/8", "11.0.0.0/8"], "tier": "t"}));
     let fourth = applied(&third.object, third.managed, "b", json!({}), false).unwrap();
     assert_eq!(fourth.object["spec"], json!({"tier": "t"}));
-    // Of an empty object one still owns that it is there.
+    // A manager that applies an empty object owns the field itself.
     assert_eq!(fields(&fourth.managed, "b"), json!({"f:spec": {}}));
 }
 
@@ -89,12 +89,12 @@ fn a_field_of_another_is_a_conflict_until_it_is_forced() {
     let forced = applied(&first.object, first.managed, "b", wanted.clone(), true).unwrap();
     assert_eq!(forced.object["spec"], wanted);
     assert_eq!(fields(&forced.managed, "a"), Value::Null);
-    // The same value is no conflict: both own it then.
+    // Applying the same value is no conflict: both managers own the field.
     let same = applied(&forced.object, forced.managed, "a", json!({"order": 2}), false).unwrap();
     assert_eq!(fields(&same.managed, "a"), json!({"f:spec": {"f:order": {}}}));
 }
 
-/// As Kubernetes has it: the owner of a map keeps it, though another takes the last of its keys away.
+/// As in Kubernetes: the owner of a map keeps it when another manager removes its last key.
 #[test]
 fn who_made_a_map_owns_it_after_its_last_key() {
     let reset = Set::of(&[&["status"]]);
@@ -204,7 +204,7 @@ fn more_updaters_than_are_told_apart_become_one() {
     );
 }
 
-/// As many as a body has room for. Copying what is merged for each of them would take minutes.
+/// As many owners as fit into a request body. Copying the merged set for each of them would take minutes.
 #[test]
 fn thousands_of_owners_merge_without_copies() {
     const OWNERS: usize = 20_000;
@@ -224,7 +224,7 @@ fn thousands_of_owners_merge_without_copies() {
     assert_eq!(managed.0.len(), MOST);
     let oldest = fields(&managed, "ancient-changes");
     assert!(oldest["f:spec"]["f:labels"].as_object().unwrap().len() > OWNERS - MOST);
-    // The first of them applies nothing any more: its label goes, the others stay.
+    // The first manager no longer applies its label, so the label is removed; the others stay.
     let appliers = Managed::decode(&entries("Apply")).unwrap();
     let applied = applied(&live, appliers, "m0", json!({"order": 1}), false).unwrap();
     assert_eq!(applied.object["spec"]["labels"].as_object().unwrap().len(), OWNERS - 1);
@@ -239,7 +239,7 @@ fn another_order_is_written_and_belongs_to_nobody() {
     assert!(!equal(&first.object, &live));
     let managed = update(&shape(), &first.object, &live, first.managed.clone(), by("b", &Set::default()));
     assert_eq!(managed, first.managed);
-    // Whoever applied them says in which order they stand, and nobody is in his way.
+    // The applier of the elements sets their order without a conflict.
     let again = applied(&live, managed, "a", spec.clone(), false).unwrap();
     assert_eq!(again.object["spec"], spec);
 }
@@ -285,7 +285,7 @@ fn specs() -> impl Strategy<Value = Value> {
         })
 }
 
-/// The order of elements that are told apart by what they are belongs to nobody.
+/// Sorts the lists whose elements have an identity: their order has no owner.
 fn in_order(mut spec: Value) -> Value {
     for (list, key) in [("nets", ""), ("ports", "/name")] {
         if let Some(list) = spec.get_mut(list).and_then(Value::as_array_mut) {
@@ -295,7 +295,7 @@ fn in_order(mut spec: Value) -> Value {
     spec
 }
 
-/// A spec without fields has nothing that could stand: if it was the applier's alone, it goes with the last of its fields.
+/// Returns specs with at least one field: an empty spec that only the applier owns is removed with its last field.
 fn specs_with_fields() -> impl Strategy<Value = Value> {
     specs().prop_filter("it has fields", |spec| *spec != json!({}))
 }
@@ -314,14 +314,14 @@ proptest! {
             prop_assert!(equal(&merged, &once.object), "{merged} != {}", once.object);
             let twice = applied(&once.object, once.managed.clone(), name, spec, false).unwrap();
             prop_assert_eq!(&twice, &once);
-            // Everything in the spec has an owner: nothing is left behind.
+            // Every field of the spec has an owner: no field is left behind.
             let all = once.managed.0.values().fold(Set::default(), |all, owned| all.union(&owned.set));
             let found = set_of(&shape, &once.object).difference(&Set::of(NOBODYS)).with_named_fields(&shape);
             let orphans = found.difference(&all.with_named_fields(&shape)).difference(&Set::of(&[&["metadata"], &["spec"]]));
             prop_assert!(orphans.is_empty(), "{:?}", orphans.paths());
             (live, managed) = (once.object, once.managed);
         }
-        // The record survives being written down.
+        // The record survives encoding and decoding.
         prop_assert_eq!(Managed::decode(&managed.encode()).unwrap(), managed);
     }
 
@@ -332,7 +332,7 @@ proptest! {
         let (before, after) = (object(before), object(after));
         let changes = compare(&shape, &before, &after);
         prop_assert_eq!(same, changes == Default::default());
-        // What was removed and what was added is the other way round when looked at from the other side.
+        // Comparing in the other direction swaps added and removed fields.
         let back = compare(&shape, &after, &before);
         prop_assert_eq!((&back.added, &back.removed, &back.modified), (&changes.removed, &changes.added, &changes.modified));
     }

@@ -10,7 +10,7 @@ fn copy(from: &str, path: &str) -> Value {
     json!({"op": "copy", "from": from, "path": path})
 }
 
-/// `levels` lists in each other.
+/// Returns `levels` nested lists.
 fn nested(levels: usize) -> Value {
     (0..levels).fold(json!(1), |inner, _| json!([inner]))
 }
@@ -36,11 +36,11 @@ fn operations_apply_in_order() {
 
 #[test]
 fn doubling_copies_are_refused() {
-    // Each operation doubles what the one before has made: 2^40 bytes.
+    // Each operation doubles the result of the one before: 2^40 bytes.
     let operations: Vec<Value> = (0..40).map(|number| copy("", &format!("/{number}"))).collect();
     let refused = patched(&json!({"a": "x".repeat(100)}), operations.into());
     assert!(matches!(refused, Err(PatchError::CopiesTooLarge | PatchError::TooDeep)));
-    // Onto one path, so that the object stays small.
+    // Copies to the same path, so that the object stays small.
     let object = json!({"a": "x".repeat(1 << 20), "b": 1});
     let copies = |count| vec![copy("/a", "/b"); count];
     assert!(patched(&object, copies(2).into()).is_ok());
@@ -49,7 +49,7 @@ fn doubling_copies_are_refused() {
 
 #[test]
 fn copied_bytes_are_counted_exactly() {
-    // With its quotes.
+    // The two bytes are the quotes.
     let object = json!({"a": "x".repeat(MAX_COPIED_BYTES / 2 - 2), "b": "c"});
     let copies = [copy("/a", "/d"), copy("/a", "/e")];
     assert!(patched(&object, copies.to_vec().into()).is_ok());
@@ -71,7 +71,7 @@ fn nesting_is_bounded_for_every_operation() {
     ] {
         assert!(matches!(patched(&object, operations.clone()), Err(PatchError::TooDeep)), "{operations}");
     }
-    // Each copy is put inside the one before.
+    // Each copy is nested in the one before.
     let operations: Vec<Value> = (1..1_000).map(|level| copy("/a", &"/a".repeat(level + 1))).collect();
     assert!(matches!(patched(&json!({"a": {}}), operations.into()), Err(PatchError::TooDeep)));
     assert!(apply_merge_patch(&object, &json!({"x": nested(MAX_PATCHED_DEPTH - 1)})).is_ok());
