@@ -1,4 +1,4 @@
-//! Which addresses belong to nodes or services of the cluster, whatever else asks for them.
+//! Addresses that belong to nodes or services of the cluster and are not available to other claimants.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 #[derive(Debug)]
 pub(crate) struct AddressOwners<Owner> {
     by_owner: BTreeMap<Owner, Box<[IpAddr]>>,
-    /// With the number of owners: services may share an address.
+    /// With the number of owners, since services may share an address.
     counts: BTreeMap<IpAddr, u32>,
 }
 

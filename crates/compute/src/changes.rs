@@ -1,12 +1,12 @@
-//! What one part of the computation changes in the plan.
+//! Changes that one part of the computation makes to the plan.
 
 use tortie_plan::Update;
 
-/// Each list in an order in which it can be carried out by itself. How the lists of different parts go together is
-/// decided where they meet: what is referred to comes first and goes last.
+/// The updates of one part. Each list is in an order in which it can be applied by itself. [`crate::Compute::flush`]
+/// combines the lists of different parts: referenced objects are added first and removed last.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// What comes, or replaces what was there.
+    /// New and replaced objects.
     pub added: Vec<Update>,
     pub removed: Vec<Update>,
 }

@@ -1,4 +1,4 @@
-//! The one place entries come in and changes of the plan go out.
+//! [`Compute`]: receives entries of the datastore and returns updates of the plan.
 
 use crate::address_owners::AddressOwners;
 use crate::bgp::{BgpEnvironment, BgpResolver, Elevated};
@@ -22,7 +22,7 @@ use tortie_model::salvage::{Salvaged, salvage};
 use tortie_model::{Key, KeyRange, Kind, Resource, Value};
 use tortie_plan::{Settings, Update, WorkloadId};
 
-/// The kinds that say what may talk to what, beside the endpoints of workloads.
+/// The kinds that define policy, besides workload endpoints.
 pub const POLICY_KINDS: [Kind; 10] = [
     Kind::Tier,
     Kind::Profile,
@@ -45,16 +45,16 @@ pub struct Compute {
     parameters: Parameters,
     settings: Settings,
     permissions: Permissions,
-    /// Endpoints of this node as they stand in the store, good or bad.
+    /// Endpoints of this node as stored, valid or not.
     local_endpoints: BTreeMap<Key, WorkloadEndpoint>,
     workloads: Workloads,
     migrations: Migrations,
     routes: Routes,
     tunnels: Tunnels,
     wireguard: Wireguard,
-    /// None where the node does not speak BGP.
+    /// `None` if the node does not run BGP.
     bgp: Option<BgpResolver>,
-    /// Where nobody speaks BGP and the settings say nothing.
+    /// Whether the node writes the routes to other nodes if it does not run BGP and no setting decides.
     writes_cluster_routes: bool,
     service_ranges: ServiceRanges,
     nat: Nat,
@@ -66,7 +66,7 @@ pub struct Compute {
     problems: BTreeMap<Key, String>,
 }
 
-/// How much there is.
+/// Counts of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub nodes: usize,
@@ -74,7 +74,7 @@ pub struct Totals {
     pub local_workloads: usize,
     pub host_endpoints: usize,
     pub policies: usize,
-    /// Policies in force on this node.
+    /// Policies that apply to endpoints of this node.
     pub active_policies: usize,
     pub profiles: usize,
     pub tiers: usize,
@@ -83,7 +83,7 @@ pub struct Totals {
     /// Endpoints and network sets.
     pub labelled: usize,
     pub selectors: usize,
-    /// Those of them that are found by a label.
+    /// Selectors that are found by a label.
     pub indexed_selectors: usize,
     pub evaluations: Evaluations,
 }
@@ -119,24 +119,27 @@ impl Compute {
         compute
     }
 
-    /// The node speaks BGP, which then writes the routes of unencapsulated pools. To be said before any entry.
+    /// Enables BGP on this node. BGP then writes the routes of unencapsulated pools. Must be called before any entry
+    /// is put.
     pub fn speak_bgp(&mut self, environment: BgpEnvironment) {
         self.bgp = Some(BgpResolver::new(&self.host, environment));
         self.configure();
     }
 
-    /// Others write the routes to other nodes, unless the settings say that the node does. To be said before any entry.
+    /// Leaves the routes to other nodes to another component, unless the settings enable them. Must be called before
+    /// any entry is put.
     pub fn leave_cluster_routes(&mut self) {
         self.writes_cluster_routes = false;
         self.configure();
     }
 
-    /// What a plan is made of: a feed for this node has these entries. To be asked after [`Compute::speak_bgp`].
+    /// Returns the key ranges that the plan depends on; a feed for this node carries these entries. Must be called
+    /// after [`Compute::speak_bgp`].
     pub fn interests(&self) -> Vec<KeyRange> {
         interests::of_node(&self.host, self.bgp.is_some())
     }
 
-    /// An entry stands like this now. Entries that mean nothing to a node are passed over.
+    /// Adds or replaces an entry. Entries that do not concern a node are ignored.
     pub fn put(&mut self, key: &Key, value: &Value) {
         self.problems.remove(key);
         if let Some(Err(reason)) = self.bgp.as_mut().map(|bgp| bgp.put(key, value)) {
@@ -174,7 +177,7 @@ impl Compute {
                 self.configure();
                 Ok(())
             }
-            // No packet is its own: it is not wired yet, or not any more.
+            // An endpoint without addresses has no traffic: it is not wired yet, or no longer.
             Value::Resource(Resource::WorkloadEndpoint(endpoint)) if addresses(endpoint).next().is_none() => {
                 self.remove(key);
                 return;
@@ -217,14 +220,14 @@ impl Compute {
         };
         if let Err(reason) = outcome {
             self.problems.insert(key.clone(), reason);
-            // A writer's mistake takes effect as if the object were not there.
+            // An invalid object is treated as absent.
             self.remove(key);
         }
     }
 
-    /// An entry was written that cannot be read as it is. What can be used of it is used; a policy whose selector can be
-    /// read denies where its rules cannot. What is not used is named in [`Compute::problems`], and stands as it will after
-    /// a restart: entries of policy are gone, others stay as they were.
+    /// Handles an entry that cannot be parsed as it is. The usable parts are used; a policy with a readable selector
+    /// denies in place of unreadable rules. [`Compute::problems`] lists the unused parts. If nothing is usable, a
+    /// policy entry is removed, as it would be after a restart, and other entries stay as they were.
     pub fn put_unreadable(&mut self, key: &Key, text: &str, reason: &str) {
         match salvage(key, text) {
             Some(Salvaged { value, lost }) => {
@@ -241,7 +244,7 @@ impl Compute {
         }
     }
 
-    /// Beside those that are known of an entry.
+    /// Adds a problem to those already known for an entry.
     fn note_problem(&mut self, key: &Key, problem: String) {
         let known = self.problems.entry(key.clone()).or_default();
         *known = if known.is_empty() { problem } else { format!("{problem}; {known}") };
@@ -304,7 +307,8 @@ impl Compute {
         }
     }
 
-    /// What changed in the plan since the last time: what goes comes before what replaces it.
+    /// Returns the updates of the plan since the last flush. Removed workloads and routes precede those that replace
+    /// them.
     pub fn flush(&mut self) -> Vec<Update> {
         let bgp = self.bgp.as_mut().and_then(BgpResolver::flush);
         if let Some(peers) = self.bgp.as_mut().and_then(BgpResolver::take_local_peers) {
@@ -344,7 +348,7 @@ impl Compute {
         }
         let local = &self.workloads;
         let routes = self.routes.flush(workloads.addresses, |address| local.has_address(address));
-        // The policy of a workload is there before the workload and goes after it.
+        // The policy of a workload is added before the workload and removed after it.
         let policies = self.policies.flush();
         if !policies.is_empty() || !workloads.plan.is_empty() {
             self.nat.set_marking(self.workloads.any_marked() || self.policies.any_marked());
@@ -366,7 +370,7 @@ impl Compute {
         parts.into_iter().flatten().chain(last).collect()
     }
 
-    /// Whether a profile has been heard of.
+    /// Returns whether a profile is known.
     pub fn has_profile(&self, name: &str) -> bool {
         self.policies.has_profile(name)
     }
@@ -386,7 +390,7 @@ impl Compute {
         totals
     }
 
-    /// Objects that cannot take effect, and why.
+    /// Returns the objects that cannot take effect, with the reason.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
         let mut add = |key: &Key, reason: &str| {
@@ -471,7 +475,7 @@ impl Compute {
         }
     }
 
-    /// Whether it was one of this node.
+    /// Forgets a local endpoint. Returns whether it was known.
     fn forget_local(&mut self, key: &Key) -> bool {
         let endpoint = self.local_endpoints.remove(key);
         endpoint.inspect(|endpoint| self.migrations.forget(&workload_id(endpoint))).is_some()
@@ -484,14 +488,14 @@ impl Compute {
         moved.iter().for_each(|key| self.program(key));
     }
 
-    /// A machine that is on its way here has said that it runs.
+    /// Records that a machine that migrates to this node has announced that it runs here.
     pub fn announced(&mut self, id: &WorkloadId) {
         if self.migrations.announced(id) {
             self.program_workload(id);
         }
     }
 
-    /// Routes to a machine that has come here have converged everywhere.
+    /// Records that routes to a machine that migrated to this node have converged everywhere.
     pub fn settled(&mut self, id: &WorkloadId) {
         if self.migrations.settled(id) {
             self.program_workload(id);

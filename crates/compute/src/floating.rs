@@ -1,8 +1,8 @@
-//! Floating addresses: which of those that endpoints ask for they may have.
+//! Floating addresses: decides which of the requested addresses an endpoint gets.
 //!
-//! Everyone who can create a pod can name any address in an annotation, so an address is granted only if it belongs to
-//! no one else: it is in an IPPool for workloads and outside everything that a node, a service, IPAM or another endpoint
-//! uses. All nodes decide by the same facts.
+//! Every user who can create a pod can name any address in an annotation, so an address is granted only if it has no
+//! other owner: it is in an IPPool for workloads, and no node, service, IPAM block or other endpoint uses it. All
+//! nodes decide on the same data.
 
 use crate::workloads::{Name, addresses};
 use ipnet::IpNet;
@@ -12,15 +12,16 @@ use thiserror::Error;
 use tortie_model::kinds::{AllowedUse, AssignmentMode, IPPool, WorkloadEndpoint};
 use tortie_plan::FloatingIp;
 
-/// Floating addresses of one endpoint; the rest are refused.
+/// Maximum number of floating addresses of one endpoint; the rest are refused.
 pub const MAX_FLOATING_IPS: usize = 32;
 
 const OPENSTACK: &str = "openstack";
 
-/// The node selector of a pool that no node takes blocks of by itself.
+/// The node selector of a pool from which no node allocates blocks automatically.
 const NO_NODE: &str = "!all()";
 
-/// Why an endpoint may not have a floating address. Names no other owner: the reason is shown to whoever created the pod.
+/// Reason why an endpoint does not get a floating address. It names no other owner, because the user who created the
+/// pod sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FloatingRefusal {
     #[error("it is in no enabled IPPool that allows workloads")]
@@ -41,25 +42,26 @@ pub enum FloatingRefusal {
     TooMany,
 }
 
-/// What the endpoints of the cluster ask for.
+/// The floating addresses that the endpoints of the cluster request.
 #[derive(Debug)]
 pub(crate) struct FloatingClaims {
     host: String,
-    /// Endpoints of OpenStack need no permission: Neutron has chosen the addresses, not their tenants.
+    /// Whether floating addresses are allowed. Endpoints of OpenStack need no permission: Neutron chose the
+    /// addresses, not the tenants.
     enabled: bool,
-    /// Those whose addresses may be asked for.
+    /// Pools from which addresses may be requested.
     pools: BTreeMap<String, FloatingPool>,
     requests: BTreeMap<Name, FloatingRequest>,
-    /// By external address; the first claim holds it.
+    /// By external address; the first claim wins.
     claims: BTreeMap<IpAddr, BTreeSet<FloatingClaim>>,
-    /// Of this node's endpoints, as of the last decision.
+    /// Refused addresses of this node's endpoints, as of the last decision.
     refusals: BTreeMap<Name, Vec<RefusedAddress>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FloatingPool {
     cidr: IpNet,
-    /// Workloads have only those of its addresses that they name, so that a block of it is no claim to the rest.
+    /// Workloads get only addresses of this pool that they name, so a block of it does not claim its other addresses.
     is_manual: bool,
 }
 
@@ -74,11 +76,12 @@ struct FloatingRequest {
     is_local: bool,
     is_openstack: bool,
     wanted: Vec<FloatingIp>,
-    /// Refused whatever the other endpoints are.
+    /// Refused regardless of other endpoints.
     unusable: Vec<RefusedAddress>,
 }
 
-/// The oldest endpoint comes first; of several of the same age, the one whose own address comes first as text.
+/// A claim to an external address. The oldest endpoint sorts first; of several of the same age, the one whose own
+/// address sorts first as text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FloatingClaim {
     is_undated: bool,
@@ -120,7 +123,7 @@ impl FloatingClaims {
         self.pools.remove(name);
     }
 
-    /// Any endpoint of the cluster.
+    /// Adds or replaces an endpoint of any node of the cluster.
     pub fn put_endpoint(&mut self, name: &Name, endpoint: &WorkloadEndpoint) {
         self.remove_endpoint(name);
         if endpoint.spec.ip_nats.is_empty() {
@@ -152,8 +155,8 @@ impl FloatingClaims {
         }
     }
 
-    /// Returns what each endpoint of this node has. `find_owner` says who else an address belongs to, `has_block` whether
-    /// it is in a block of IPAM.
+    /// Returns the floating addresses of each endpoint of this node. `find_owner` returns the other owner of an
+    /// address, `has_block` whether it is in an IPAM block.
     pub fn decide(
         &mut self,
         find_owner: impl Fn(IpAddr) -> Option<FloatingRefusal>,
@@ -183,13 +186,13 @@ impl FloatingClaims {
         granted
     }
 
-    /// Endpoints of this node that do not have all that they ask for.
+    /// Returns the endpoints of this node that do not get all requested addresses, with a description.
     pub fn refusals(&self) -> impl Iterator<Item = (&Name, String)> {
         self.refusals.iter().filter_map(|(name, refused)| Some((name, describe_refusals(refused)?)))
     }
 
-    /// Describes the refusals for which an endpoint may not be attached. An address that another endpoint claimed first is
-    /// none of them: in a rolling update the old pod holds the address until the new one runs.
+    /// Describes the refusals that prevent attaching an endpoint. An address that another endpoint claimed first is
+    /// not one of them: in a rolling update the old pod holds the address until the new one runs.
     pub fn fatal_refusal(&self, name: &Name) -> Option<String> {
         let refused = self.refusals.get(name)?.iter();
         describe_refusals(refused.filter(|refused| refused.reason != FloatingRefusal::Claimed))

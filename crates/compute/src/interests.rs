@@ -1,4 +1,4 @@
-//! Which entries of the store a plan is made of.
+//! The ranges of datastore keys that a plan depends on.
 
 use crate::POLICY_KINDS;
 use tortie_model::key::AffinityType;
@@ -10,13 +10,13 @@ const KINDS: [Kind; 7] = [
     Kind::WorkloadEndpoint,
     Kind::LiveMigration,
     Kind::FelixConfiguration,
-    // Whether the datastore is locked.
+    // Contains the lock of the datastore.
     Kind::ClusterInformation,
-    // Where services are.
+    // Contains the service ranges.
     Kind::BGPConfiguration,
 ];
 
-/// Of one node.
+/// Returns the key ranges for one node.
 pub fn of_node(host: &str, speaks_bgp: bool) -> Vec<KeyRange> {
     let mut ranges = of_every_node();
     if speaks_bgp {
@@ -25,7 +25,7 @@ pub fn of_node(host: &str, speaks_bgp: bool) -> Vec<KeyRange> {
     ranges
 }
 
-/// Of all nodes of a cluster together, whatever each of them does.
+/// Returns the key ranges for all nodes of a cluster together, whether or not they run BGP.
 pub fn cluster_interests() -> Vec<KeyRange> {
     of_every_node().into_iter().chain(of_speakers(None)).collect()
 }

@@ -1,7 +1,7 @@
-//! The datastore in, one node's plan out, change by change.
+//! Computes the plan of one node from the datastore, change by change.
 //!
-//! [`Compute`] gets every entry that is written or deleted, in any order, and says what changes in the plan.
-//! It does no I/O and reads no clock, so the same datastore always gives the same plan.
+//! [`Compute`] receives every entry that is written or deleted, in any order, and returns the changes of the plan. It
+//! does no I/O and reads no clock, so the same datastore always gives the same plan.
 
 mod address_owners;
 mod bgp;

@@ -1,4 +1,4 @@
-//! Virtual machines on their way from one node to another: what follows for the endpoints of this node.
+//! Live migrations of virtual machines between nodes: the migration state of the endpoints of this node.
 //!
 //! ```text
 //!              None       Arriving   Arrived    Settling
@@ -9,7 +9,7 @@
 //! source                  None       None       None
 //! ```
 //!
-//! The end of a migration counts as an announcement that was missed. An endpoint that is gone is nowhere in the table.
+//! The end of a migration counts as a missed announcement. Deleted endpoints have no state.
 
 use std::collections::BTreeMap;
 use tortie_model::Key;
@@ -21,7 +21,7 @@ use tortie_plan::{Migration, WorkloadId};
 
 use crate::workloads::workload_id;
 
-/// What the workloads of this orchestrator are called is unique in the cluster.
+/// Workload IDs of this orchestrator are unique in the cluster.
 const KUBERNETES: &str = "k8s";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ enum Role {
     Target,
 }
 
-/// One end of a migration.
+/// The source or the target of a migration.
 #[derive(Debug)]
 enum End {
     Workload { host: String, orchestrator: String, workload: String },
@@ -49,12 +49,12 @@ struct Ends {
 #[derive(Debug, Default)]
 pub(crate) struct Migrations {
     known: BTreeMap<Key, Ends>,
-    /// Endpoints of this node that have to do with one, or had until just now.
+    /// Endpoints of this node that take part in a migration, or recently did.
     endpoints: BTreeMap<WorkloadId, (Role, Migration)>,
 }
 
 impl Migrations {
-    /// Every endpoint is to be assessed anew.
+    /// Adds or replaces a migration. The caller must then assess every endpoint again.
     pub fn put(&mut self, key: &Key, migration: &LiveMigration) -> Result<(), String> {
         let source = migration.spec.source.as_ref().and_then(source_end);
         let target = migration.spec.target.as_ref().map(target_end).transpose()?.flatten();
@@ -62,14 +62,14 @@ impl Migrations {
         Ok(())
     }
 
-    /// Every endpoint is to be assessed anew.
+    /// Removes a migration. The caller must then assess every endpoint again.
     pub fn remove(&mut self, key: &Key) {
         self.known.remove(key);
     }
 
-    /// Whether an endpoint of this node is somewhere else in a migration than before.
+    /// Updates the migration state of an endpoint of this node. Returns whether it changed.
     pub fn assess(&mut self, endpoint: &WorkloadEndpoint) -> bool {
-        // Nearly always.
+        // The common case.
         if self.known.is_empty() && self.endpoints.is_empty() {
             return false;
         }
@@ -87,22 +87,22 @@ impl Migrations {
         new != state
     }
 
-    /// Where an endpoint is, as it was last assessed.
+    /// Returns the migration state of an endpoint as of its last assessment.
     pub fn of(&self, id: &WorkloadId) -> Migration {
         self.endpoints.get(id).map(|(_, state)| *state).unwrap_or_default()
     }
 
-    /// The machine runs here. Whether that is news.
+    /// Records that the machine runs here. Returns whether the state changed.
     pub fn announced(&mut self, id: &WorkloadId) -> bool {
         self.advance(id, Migration::Arriving, Migration::Arrived)
     }
 
-    /// Routes have converged everywhere. Whether that is news.
+    /// Records that routes have converged everywhere. Returns whether the state changed.
     pub fn settled(&mut self, id: &WorkloadId) -> bool {
         self.advance(id, Migration::Settling, Migration::None)
     }
 
-    /// The endpoint is gone.
+    /// Forgets an endpoint that was deleted.
     pub fn forget(&mut self, id: &WorkloadId) {
         self.endpoints.remove(id);
     }
@@ -122,7 +122,7 @@ impl Migrations {
         };
     }
 
-    /// Who is the target of one migration and the source of the next is still the target.
+    /// Returns the role of an endpoint. The target of one migration that is the source of the next is still a target.
     fn role(&self, id: &WorkloadId, endpoint: &WorkloadEndpoint) -> Role {
         let is = |end: &Option<End>| end.as_ref().is_some_and(|end| end.is(id, endpoint));
         if self.known.values().any(|ends| is(&ends.target)) {

@@ -1,5 +1,5 @@
-//! Outgoing NAT: which sources are translated, and on the way to which destinations they are not. And all pools, where
-//! packets are marked that leave them.
+//! Sets for outgoing NAT: the sources that are translated and the destinations that are excluded. Also the set of all
+//! pools, which is needed to mark packets that leave them.
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,19 +12,19 @@ struct Pool {
     nat_outgoing: bool,
 }
 
-/// Whose addresses count as the cluster's own beside those of pools.
+/// Addresses that count as part of the cluster besides those of pools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NatPolicy {
     pub exclude_hosts: bool,
-    /// Hosts that are no nodes here.
+    /// Hosts that are not nodes of this cluster.
     pub external_nodes: Vec<IpNet>,
 }
 
-/// Nets with the number of their claimants, and which of them the plan does not have as they are.
+/// Nets with the number of their claimants, and the nets that changed since the last flush.
 #[derive(Debug, Default)]
 struct CountedNets {
     counts: BTreeMap<IpNet, usize>,
-    /// Whether it was there at the last flush.
+    /// Whether the net was present at the last flush.
     touched: BTreeMap<IpNet, bool>,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Nat {
     sources: NetSet,
     exclusions: NetSet,
     all_pools: NetSet,
-    /// Somebody's packets are marked.
+    /// Whether an endpoint sets the DSCP of its packets.
     marking: bool,
 }
 
-/// A set of the plan.
+/// A set of nets in the plan.
 #[derive(Debug, Default)]
 struct NetSet {
     nets: CountedNets,
@@ -57,7 +57,7 @@ impl Nat {
         self.excluded_hosts().into_iter().for_each(|net| self.exclusions.nets.add(net));
     }
 
-    /// A pool whose CIDR can be read.
+    /// Adds or replaces a pool. A pool with an invalid CIDR is removed.
     pub fn put_pool(&mut self, pool: &IPPool) {
         let name = &pool.metadata.name;
         self.remove_pool(name);
@@ -109,7 +109,8 @@ impl Nat {
         self.marking = marking;
     }
 
-    /// What changed since the last time. The sets are in the plan as long as anything is to be translated, or marked.
+    /// Returns the updates since the last flush. The sets are in the plan only while packets are translated or
+    /// marked.
     pub fn flush(&mut self) -> Vec<Update> {
         let translating = !self.sources.nets.counts.is_empty();
         let parts = [
@@ -124,7 +125,7 @@ impl Nat {
 impl NetSet {
     fn flush(&mut self, name: &str, wanted: bool) -> Vec<Update> {
         let was = std::mem::replace(&mut self.in_plan, wanted);
-        // Nearly always.
+        // The common case.
         if was == wanted && self.nets.touched.is_empty() {
             return Vec::new();
         }
@@ -166,7 +167,7 @@ impl CountedNets {
         }
     }
 
-    /// What came and what went.
+    /// Returns the nets that were added and removed since the last call.
     fn take_changes(&mut self) -> (Vec<Member>, Vec<Member>) {
         let touched = std::mem::take(&mut self.touched);
         let now: BTreeSet<IpNet> =

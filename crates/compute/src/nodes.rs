@@ -1,4 +1,4 @@
-//! What routing needs to know of a node: its addresses, and the ends of its tunnels.
+//! The addresses and tunnel endpoints of a node, which routing depends on.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use tortie_model::kinds::{Node, NodeAddressType};
 use tortie_plan::TunnelKind;
 
-/// The first byte of every MAC that is made of a node's name: locally administered, not multicast.
+/// First byte of every MAC that is derived from a node name: locally administered, not multicast.
 const MAC_PREFIX: u8 = 0x66;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
-    /// With the prefix length of its network where it is known.
+    /// With the prefix length of its subnet, if known.
     pub v4: Option<IpNet>,
     pub v6: Option<IpNet>,
     pub vxlan_v4: VxlanEnd,
@@ -26,15 +26,15 @@ pub(crate) struct NodeFacts {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WireguardEnd {
-    /// None until the node has been given one, and where nodes use their own.
+    /// `None` until one has been allocated, and if nodes use their own addresses.
     pub address: Option<IpAddr>,
-    /// None where the node does not encrypt.
+    /// `None` if the node does not encrypt.
     pub key: Option<[u8; 32]>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VxlanEnd {
-    /// None until the node has been given one.
+    /// `None` until one has been allocated.
     pub address: Option<IpAddr>,
     pub mac: [u8; 6],
 }
@@ -83,12 +83,12 @@ impl NodeFacts {
         if is_ipv4 { self.v4 } else { self.v6 }
     }
 
-    /// The node's address in each family, as a net of its own.
+    /// Returns the node's address of each family as a prefix of full length.
     pub fn host_nets(&self) -> Vec<IpNet> {
         [self.v4, self.v6].into_iter().flatten().map(|net| IpNet::from(net.addr())).collect()
     }
 
-    /// Every address of the node that the datastore has, those of its tunnels too.
+    /// Returns every address of the node in the datastore, including those of its tunnels.
     pub fn all_addresses(&self, node: &Node) -> Vec<IpAddr> {
         let listed = node.spec.addresses.iter().filter_map(|listed| parse_net(&listed.address));
         let own = [self.v4, self.v6].into_iter().flatten().chain(listed).map(|net| net.addr());
@@ -110,7 +110,7 @@ impl NodeFacts {
         if is_ipv4 { self.wireguard_v4 } else { self.wireguard_v6 }
     }
 
-    /// The address of this node inside a tunnel.
+    /// Returns the address of this node inside a tunnel.
     pub fn tunnel_address(&self, tunnel: TunnelKind) -> Option<IpAddr> {
         match tunnel {
             TunnelKind::VxlanV4 => self.vxlan_v4.address,
@@ -122,7 +122,7 @@ impl NodeFacts {
     }
 }
 
-/// Some write it with a prefix length.
+/// Parses the address of a tunnel. Some clients write it with a prefix length.
 fn tunnel_address(text: &str, is_ipv4: bool) -> Option<IpAddr> {
     parse_net(text).map(|net| net.addr()).filter(|address| address.is_ipv4() == is_ipv4)
 }
@@ -140,13 +140,13 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(mac)
 }
 
-/// Zeros are no key: the kernel takes them for none.
+/// Parses a public key. All zeros count as no key, as in the kernel.
 fn parse_key(text: &str) -> Option<[u8; 32]> {
     let bytes = BASE64_STANDARD.decode(text).ok()?;
     <[u8; 32]>::try_from(bytes).ok().filter(|key| *key != [0; 32])
 }
 
-/// The MAC of a VXLAN device that nobody has given one: every node can tell it without asking.
+/// Returns the MAC of a VXLAN device for which none is configured: every node can derive it from the node name.
 fn derived_mac(name: &str) -> [u8; 6] {
     let mut mac = [MAC_PREFIX; 6];
     let digest = Sha1::digest(name.as_bytes());
@@ -154,7 +154,7 @@ fn derived_mac(name: &str) -> [u8; 6] {
     mac
 }
 
-/// The address routing uses, else an internal one, else an external one; of each family.
+/// Returns one address of each family: the one BGP uses, else an internal one, else an external one.
 fn addresses(node: &Node) -> (Option<IpNet>, Option<IpNet>) {
     let bgp = node.spec.bgp.as_ref();
     let routing = [bgp.map(|bgp| bgp.ipv4_address.as_str()), bgp.map(|bgp| bgp.ipv6_address.as_str())];

@@ -1,9 +1,9 @@
-//! What an endpoint's `qosControls` ask for, within what can be had.
+//! Converts the `qosControls` of an endpoint, leaving out values that cannot be applied.
 
 use tortie_model::kinds::{DirectionLimits, QoSControls};
 use tortie_plan::{Bandwidth, Limits, PacketRate, PeakRate, Qos};
 
-/// Bursts of nobody's choice, in bits and in packets.
+/// Default bursts, in bits and in packets.
 const BURST_BITS: u64 = 4 << 30;
 const PACKET_BURST: u32 = 5;
 
@@ -21,7 +21,7 @@ fn limits(written: &DirectionLimits) -> Limits {
         bandwidth: positive(written.bandwidth).map(|bits_per_second| Bandwidth {
             bits_per_second,
             burst_bits: positive(written.burst).unwrap_or(BURST_BITS),
-            // One that does not exceed the rate would never let it be reached.
+            // A peak rate that does not exceed the rate would prevent the rate from being reached.
             peak: positive(written.peakrate).filter(|peak| *peak > bits_per_second).map(|bits_per_second| {
                 PeakRate { bits_per_second, burst_bytes: positive(written.minburst).map(narrow) }
             }),
@@ -34,7 +34,7 @@ fn limits(written: &DirectionLimits) -> Limits {
     }
 }
 
-/// Zero, and what is less, is no limit.
+/// Returns `None` for zero and negative numbers, which mean no limit.
 fn positive(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|number| *number > 0)
 }

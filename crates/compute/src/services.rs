@@ -1,4 +1,4 @@
-//! Where services have their addresses: the ranges of the BGPConfiguration for all nodes, and those that this node answers for.
+//! Service ranges: those of the BGPConfiguration for all nodes, and the service addresses that this node answers for.
 
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use tortie_model::kinds::{BGPConfiguration, ServiceIPBlock};
 use tortie_plan::Update;
 
-/// The one configuration that counts here.
+/// The only BGPConfiguration that is used here.
 const FOR_ALL: &str = "default";
 
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct ServiceRanges {
 }
 
 impl ServiceRanges {
-    /// Says which ranges cannot be used; the others are.
+    /// Adds or replaces a configuration. Returns a description of the invalid ranges; the valid ones are used.
     pub fn put(&mut self, configuration: &BGPConfiguration) -> Option<String> {
         if configuration.metadata.name != FOR_ALL {
             return None;
@@ -47,7 +47,7 @@ impl ServiceRanges {
         self.configured.iter().any(|range| range.contains(&address))
     }
 
-    /// The addresses that this node has others on its link send it.
+    /// Sets the service addresses for which this node answers ARP and ND requests.
     pub fn set_answered(&mut self, addresses: &BTreeSet<IpAddr>) {
         if !addresses.iter().copied().map(IpNet::from).eq(self.answered.iter().copied()) {
             self.answered = addresses.iter().copied().map(IpNet::from).collect();

@@ -1,4 +1,4 @@
-//! How kernel state is written, from the parameters.
+//! Derives the settings for programming kernel state from the parameters.
 
 use crate::nat::NatPolicy;
 use crate::parameters::{ClusterRoutes, FlowOffload, NatExclusions, Parameters, RouteSource, Spoofing};
@@ -44,7 +44,7 @@ impl Parameters {
         let rate = self.log_action_rate_limit;
         PolicySettings {
             endpoint_to_host: self.default_endpoint_to_host_action,
-            // Whoever moves here from iptables has set the older of the two.
+            // Users who migrate from iptables have set the older of the two parameters.
             deny: *self.nftables_filter_deny_action.get().unwrap_or(&self.iptables_filter_deny_action),
             filter_allow: *self
                 .nftables_filter_allow_action
@@ -67,7 +67,7 @@ impl Parameters {
                 burst: self.log_action_rate_limit_burst,
             }),
             cut_denied_flows: self.cut_denied_flows,
-            // The kernel does not let anybody delete a connection that is past the rules.
+            // The kernel does not allow offloaded connections to be deleted.
             flow_offload: self.nftables_flow_table_offload == FlowOffload::All && !self.cut_denied_flows,
             service_loop: self.service_loop_prevention,
             marks: self.marks(),
@@ -75,7 +75,7 @@ impl Parameters {
         }
     }
 
-    /// Only OpenStack has such a service, and its machines have interfaces of this name.
+    /// Returns the metadata service. Only OpenStack has one, and its machines have interfaces with this prefix.
     fn metadata(&self) -> Option<Metadata> {
         let openstack = self.interface_prefix.iter().any(|prefix| prefix == "tap");
         let address = self.metadata_addr.filter(|_| openstack)?;
@@ -98,7 +98,8 @@ impl Parameters {
         }
     }
 
-    /// Who writes which routes. `unencapsulated` is whether the node writes those where nobody has set anything.
+    /// Returns the routes that this node writes. `unencapsulated` decides about unencapsulated routes if
+    /// `programClusterRoutes` is not set.
     pub(crate) fn route_policy(&self, unencapsulated: bool) -> Policy {
         let (no_encap, ipip) = match self.program_cluster_routes.get() {
             Some(ClusterRoutes::Enabled) => (true, true),
@@ -151,7 +152,7 @@ impl Parameters {
                 self.wireguard_listening_port_v6,
                 self.wireguard_mtu_v6,
             ),
-            // The older of the two counts where only that is set.
+            // The older of the two parameters applies if it is set.
             table: self.route_table_range.get().unwrap_or(&self.route_table_ranges).0,
             priority: self.wireguard_routing_rule_priority,
             hosts: self.wireguard_host_encryption_enabled,
@@ -166,7 +167,7 @@ impl Parameters {
     }
 }
 
-/// Of those that are not switched off.
+/// Returns the shortest interval that is not zero; zero disables an interval.
 fn shortest(intervals: [Duration; 2]) -> Option<Duration> {
     intervals.into_iter().filter(|interval| !interval.is_zero()).min()
 }
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(bits("NftablesMarkMask", "0xff00").passed, 0x200);
         assert_eq!(with("NftablesMarkMask", "0xff00").wireguard_settings().mark, 0x2000);
         assert_eq!(bits("NftablesMarkMask", "nonsense").accepted, 0x10000);
-        // What is in use stays in use.
+        // The bits in use stay in use.
         let old = with("NftablesMarkMask", "0xff");
         let mut new = with("NftablesMarkMask", "0x8");
         let named =

@@ -1,5 +1,5 @@
-//! The tunnels of this node: which devices it has, where the ends of other nodes are, and from whom wrapped packets are
-//! taken.
+//! The tunnels of this node: its devices, the tunnel endpoints of other nodes, and the nodes from which encapsulated
+//! packets are accepted.
 
 use crate::changes::Changes;
 use crate::nodes::NodeFacts;
@@ -9,23 +9,23 @@ use std::net::IpAddr;
 use tortie_model::kinds::{AllowedUse, EncapMode, IPPool};
 use tortie_plan::{Member, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Update, Vtep, VtepId};
 
-/// From the parameters.
+/// Tunnel settings from the parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TunnelSettings {
-    /// Whether there are such tunnels; unless it is said, the pools decide.
+    /// Whether there are such tunnels; if `None`, the pools decide.
     pub vxlan: Option<bool>,
     pub ipip: Option<bool>,
     pub vni: u32,
     pub port: u16,
-    /// None: that of the interface which carries them, less the overhead.
+    /// `None` means the MTU of the underlay interface minus the overhead.
     pub vxlan_mtu: Option<u32>,
     pub vxlan_mtu_v6: Option<u32>,
     pub ipip_mtu: Option<u32>,
-    /// Wrapped packets are taken from these too.
+    /// Encapsulated packets are accepted from these too.
     pub external: Vec<IpNet>,
 }
 
-/// What a pool asks for.
+/// The tunnels that a pool needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wanted {
     is_ipv4: bool,
@@ -33,7 +33,7 @@ struct Wanted {
     ipip: bool,
 }
 
-/// The tunnels that pools ask for.
+/// The kinds of tunnels that a pool can need.
 const OF_POOLS: [TunnelKind; 3] = [TunnelKind::VxlanV4, TunnelKind::VxlanV6, TunnelKind::Ipip];
 
 #[derive(Debug, Default)]
@@ -42,27 +42,28 @@ pub(crate) struct Tunnels {
     settings: TunnelSettings,
     pools: BTreeMap<String, Wanted>,
     nodes: BTreeMap<String, NodeFacts>,
-    /// Nodes to look at again.
+    /// Nodes to re-evaluate at the next flush.
     changed: BTreeSet<String>,
-    /// Which tunnels there are may have changed.
+    /// The devices may have changed.
     stale: bool,
     devices: BTreeMap<TunnelKind, TunnelDevice>,
     vteps: BTreeMap<VtepId, Vtep>,
-    /// The members of the peers' sets, with how many nodes have them.
+    /// Members of the sets of peers, with the number of nodes that have each.
     peers: BTreeMap<TunnelKind, BTreeMap<IpNet, usize>>,
-    /// What each is in those sets.
+    /// The member of each peer in those sets.
     members: BTreeMap<(TunnelKind, Peer), IpNet>,
 }
 
-/// From whom wrapped packets are taken.
+/// A peer from which encapsulated packets are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Peer {
     Node(String),
-    /// The settings name it.
+    /// Listed in the settings.
     External(IpNet),
 }
 
-/// What [`Tunnels::flush`] says: `plan` for the plan, and which ends of IPv6 tunnels came, changed or went.
+/// Result of [`Tunnels::flush`]: `plan` holds the updates of the plan, `ends` the endpoints of IPv6 tunnels that were
+/// added, changed or removed.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelChanges {
     pub plan: Changes,
@@ -130,7 +131,7 @@ impl Tunnels {
         said.unwrap_or_else(|| self.pools.values().any(asks))
     }
 
-    /// None as long as the node has no address that packets could come from.
+    /// Returns the device, or `None` if it is not needed or the node has no underlay address yet.
     fn device(&self, kind: TunnelKind) -> Option<TunnelDevice> {
         let own = self.nodes.get(&self.host).filter(|_| self.is_wanted(kind))?;
         let local = own.address(kind.is_ipv4())?.addr();
@@ -157,7 +158,8 @@ impl Tunnels {
         Some(Vtep { address: end.address?, mac: end.mac, node })
     }
 
-    /// Of VXLAN: nodes whose end is known. Of IPIP: every node, ourselves too.
+    /// Returns the member for a node: with VXLAN, nodes whose tunnel endpoint is known; with IPIP, every node
+    /// including this one.
     fn peer(&self, kind: TunnelKind, node: &str) -> Option<IpNet> {
         let address = match kind {
             TunnelKind::VxlanV4 | TunnelKind::VxlanV6 => self.vtep(kind, node)?.node,
@@ -167,7 +169,7 @@ impl Tunnels {
         Some(IpNet::from(address))
     }
 
-    /// What changed since the last time.
+    /// Returns the changes since the last flush.
     pub fn flush(&mut self) -> TunnelChanges {
         let mut changes = TunnelChanges::default();
         let changed = std::mem::take(&mut self.changed);
@@ -254,7 +256,7 @@ impl Tunnels {
         part.push(Update::Vtep(id, vtep));
     }
 
-    /// Those that the settings name. They are counted as if one more node had each.
+    /// Updates the peers that the settings list. Each counts like one more node with that address.
     fn flush_external(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
         let suits = |net: &&IpNet| net.addr().is_ipv4() == kind.is_ipv4();
         let wanted: BTreeSet<IpNet> = self.settings.external.iter().filter(suits).map(IpNet::trunc).collect();
@@ -277,7 +279,7 @@ impl Tunnels {
     }
 }
 
-/// Members that came and went, taken together.
+/// Members that were added and removed, combined.
 #[derive(Debug, Default)]
 struct MemberChanges {
     added: BTreeSet<IpNet>,

@@ -1,5 +1,5 @@
-//! WireGuard between nodes: the devices of this node, the nodes that can read what they send, and the rule that has
-//! packets routed through them.
+//! WireGuard between nodes: the devices of this node, its peers, and the routing rule that sends packets through the
+//! devices.
 
 use crate::changes::Changes;
 use crate::nodes::NodeFacts;
@@ -13,21 +13,21 @@ const KINDS: [TunnelKind; 2] = [TunnelKind::WireguardV4, TunnelKind::WireguardV6
 
 type PublicKey = [u8; 32];
 
-/// From the parameters.
+/// WireGuard settings from the parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WireguardSettings {
     pub v4: DeviceSettings,
     pub v6: DeviceSettings,
-    /// Where the routes through the devices are.
+    /// Table of the routes through the devices.
     pub table: u32,
-    /// Of the rule that leads there.
+    /// Priority of the routing rule for that table.
     pub priority: u32,
-    /// What nodes send each other is encrypted too.
+    /// Traffic between the nodes themselves is encrypted too.
     pub hosts: bool,
-    /// In seconds; 0 is never.
+    /// Keepalive interval in seconds; 0 disables it.
     pub keepalive: u16,
     pub threaded: bool,
-    /// On what the devices send; the rule leaves it alone.
+    /// Mark of packets that the devices send; the routing rule does not match them.
     pub mark: u32,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct DeviceSettings {
     pub enabled: bool,
     pub name: String,
     pub port: u16,
-    /// None: that of the interface which carries it, less the overhead.
+    /// `None` means the MTU of the underlay interface minus the overhead.
     pub mtu: Option<u32>,
 }
 
@@ -55,11 +55,11 @@ pub(crate) struct Wireguard {
     host: String,
     settings: WireguardSettings,
     nodes: BTreeMap<String, NodeFacts>,
-    /// Which nodes have published a key. One that two have is nobody's.
+    /// The nodes that have published each key. A key that two nodes publish is used for neither.
     holders: BTreeMap<(TunnelKind, PublicKey), BTreeSet<String>>,
-    /// Nodes to look at again.
+    /// Nodes to re-evaluate at the next flush.
     changed: BTreeSet<String>,
-    /// Which devices there are, or how, may have changed.
+    /// The devices or their settings may have changed.
     stale: bool,
     devices: BTreeMap<TunnelKind, TunnelDevice>,
     tables: BTreeMap<TunnelKind, (Table, bool)>,
@@ -67,11 +67,11 @@ pub(crate) struct Wireguard {
     rules: BTreeSet<RoutingRule>,
 }
 
-/// What [`Wireguard::flush`] says: `plan` for the plan, the rest for the routes.
+/// Result of [`Wireguard::flush`]: `plan` holds the updates of the plan, the other fields are for the routes.
 #[derive(Debug, Default)]
 pub(crate) struct WireguardChanges {
     pub plan: Changes,
-    /// Where routes through a device belong, and whether there are such to the nodes themselves.
+    /// Table of the routes through a device, and whether they include routes to the nodes themselves.
     pub tables: Vec<(TunnelKind, Option<(Table, bool)>)>,
     /// Nodes with the address of their endpoint.
     pub peers: Vec<(TunnelKind, String, Option<IpAddr>)>,
@@ -115,7 +115,7 @@ impl Wireguard {
                 && let Some(holders) = self.holders.get_mut(&(kind, old))
             {
                 holders.remove(name);
-                // Who is left alone with it is its owner now.
+                // A node that is the only remaining holder now owns the key.
                 self.changed.extend(holders.iter().cloned());
                 if holders.is_empty() {
                     self.holders.remove(&(kind, old));
@@ -129,7 +129,7 @@ impl Wireguard {
         }
     }
 
-    /// None as long as the node has no address that packets could come from.
+    /// Returns the device, or `None` if it is disabled or the node has no underlay address yet.
     fn device(&self, kind: TunnelKind) -> Option<TunnelDevice> {
         let settings = self.settings.device(kind);
         let own = self.nodes.get(&self.host).filter(|_| settings.enabled)?;
@@ -140,7 +140,7 @@ impl Wireguard {
         };
         Some(TunnelDevice {
             name: settings.name.clone(),
-            // Where nodes encrypt for each other they use the addresses that they have.
+            // With host encryption, nodes use the addresses that they already have.
             address: own.tunnel_address(kind).filter(|_| !self.settings.hosts),
             local: own.address(kind.is_ipv4())?.addr(),
             mtu: settings.mtu,
@@ -153,12 +153,12 @@ impl Wireguard {
         let key = facts.wireguard(kind.is_ipv4()).key?;
         let owned = self.holders.get(&(kind, key)).is_some_and(|holders| holders.len() == 1);
         let address = facts.address(kind.is_ipv4()).filter(|_| owned)?.addr();
-        // Every node listens where the settings say.
+        // Every node listens on the configured port.
         let endpoint = SocketAddr::new(address, self.settings.device(kind).port);
         Some(WireguardPeer { key, endpoint, keepalive: self.settings.keepalive })
     }
 
-    /// What changed since the last time.
+    /// Returns the changes since the last flush.
     pub fn flush(&mut self) -> WireguardChanges {
         let mut changes = WireguardChanges::default();
         let mut changed = std::mem::take(&mut self.changed);

@@ -1,4 +1,4 @@
-//! The workloads of this node: which interface leads to which addresses.
+//! The workloads of this node: their interfaces and the addresses behind them.
 
 use crate::changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use tortie_model::kinds::WorkloadEndpoint;
 use tortie_plan::{FloatingIp, LocalPeer, Migration, Update, Workload, WorkloadId};
 
-/// Linux takes no longer names.
+/// Maximum length of an interface name in Linux.
 const LONGEST_INTERFACE: usize = 15;
 
 /// Namespace and name of an endpoint.
@@ -15,34 +15,34 @@ pub(crate) type Name = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     endpoints: BTreeMap<Name, (WorkloadId, Workload)>,
-    /// Who claims an interface; the first has it, the others wait.
+    /// The endpoints that claim an interface; the first one gets it, the others wait.
     claims: BTreeMap<String, BTreeSet<(WorkloadId, Name)>>,
     changed: BTreeSet<String>,
     in_plan: BTreeMap<WorkloadId, (Name, Workload)>,
-    /// Addresses of the workloads in the plan, counted, since two may claim the same.
+    /// Addresses of the workloads in the plan with the number of workloads, since two may claim the same address.
     addresses: BTreeMap<IpAddr, usize>,
-    /// Those that BGP is spoken with.
+    /// Endpoints with BGP sessions.
     peers: BTreeMap<Name, LocalPeer>,
-    /// Floating addresses that endpoints may have.
+    /// Floating addresses that are granted to endpoints.
     floating: BTreeMap<Name, Vec<FloatingIp>>,
-    /// How many of them mark what they send.
+    /// Number of workloads in the plan that set the DSCP of their packets.
     marked: usize,
 }
 
-/// What a flush changes.
+/// Changes of one flush.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadChanges {
     pub plan: Changes,
-    /// The addresses it concerns.
+    /// The addresses that changed.
     pub addresses: BTreeSet<IpAddr>,
-    /// Which endpoints have an interface now, and which have none any more.
+    /// Endpoints that have an interface (`true`) or have lost it (`false`).
     pub wired: Vec<(Name, bool)>,
 }
 
-/// What the settings of a node let its endpoints ask for.
+/// Features that the settings of a node allow its endpoints to request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
-    /// Sources that are not their own.
+    /// Sending from source addresses that the endpoint does not have.
     pub spoofing: bool,
 }
 
@@ -50,7 +50,7 @@ impl Permissions {
     pub const ALL: Permissions = Permissions { spoofing: true };
 }
 
-/// What an endpoint of this node asks for, or why it cannot be had.
+/// Returns the workload of an endpoint of this node, or the reason why it cannot be wired.
 pub fn local_workload(
     endpoint: &WorkloadEndpoint,
     permissions: Permissions,
@@ -93,7 +93,7 @@ pub(crate) fn workload_id(endpoint: &WorkloadEndpoint) -> WorkloadId {
     }
 }
 
-/// The addresses of an endpoint; what is not one is passed over.
+/// Returns the addresses of an endpoint, ignoring invalid ones.
 pub(crate) fn addresses(endpoint: &WorkloadEndpoint) -> impl Iterator<Item = IpAddr> {
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
     endpoint.spec.ip_networks.iter().filter_map(address)
@@ -130,7 +130,7 @@ impl Workloads {
         self.in_plan.len()
     }
 
-    /// BGP is spoken with these, and no others.
+    /// Replaces the endpoints with BGP sessions.
     pub fn set_peers(&mut self, peers: BTreeMap<Name, LocalPeer>) {
         let old = std::mem::replace(&mut self.peers, peers);
         let names = old.keys().chain(self.peers.keys());
@@ -139,7 +139,7 @@ impl Workloads {
         differ.iter().for_each(|name| self.mark_changed(name));
     }
 
-    /// These endpoints, and no others, have floating addresses.
+    /// Replaces the floating addresses of all endpoints.
     pub fn set_floating(&mut self, floating: BTreeMap<Name, Vec<FloatingIp>>) {
         let old = std::mem::replace(&mut self.floating, floating);
         let names = old.keys().chain(self.floating.keys());
@@ -153,7 +153,7 @@ impl Workloads {
         self.changed.extend(interface);
     }
 
-    /// Whether what one of them sends is marked.
+    /// Returns whether any workload sets the DSCP of its packets.
     pub fn any_marked(&self) -> bool {
         self.marked > 0
     }
@@ -162,17 +162,17 @@ impl Workloads {
         self.addresses.contains_key(&address)
     }
 
-    /// The addresses that workloads have themselves; not those that stand for them.
+    /// Returns the addresses of the workloads, without floating addresses.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.in_plan.values().flat_map(|(_, workload)| workload.addresses.iter().copied())
     }
 
-    /// Endpoints whose interface belongs to another one.
+    /// Returns the endpoints whose interface belongs to another endpoint.
     pub fn waiting(&self) -> impl Iterator<Item = &Name> {
         self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)
     }
 
-    /// What changed in the plan since the last time.
+    /// Returns the changes since the last flush.
     pub fn flush(&mut self) -> WorkloadChanges {
         let mut changes = WorkloadChanges::default();
         if self.changed.is_empty() {

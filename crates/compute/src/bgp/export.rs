@@ -1,4 +1,4 @@
-//! What is advertised by default, and which routes go into the kernel.
+//! The routes that BGP advertises by default, and those that it installs in the kernel.
 
 use super::Elevated;
 use super::services::ServiceRoutes;
@@ -61,7 +61,7 @@ pub(super) fn install(
     let mut nets: Vec<(IpNet, PoolRoutes)> =
         pools.values().filter_map(|pool| Some((pool.spec.cidr.parse().ok()?, routes(pool)))).collect();
     nets.sort_unstable();
-    // It matters to those pools alone, and a change of it has every route looked at again.
+    // The subnet matters only to these pools, and a change of it causes every route to be re-evaluated.
     let across = nets.iter().any(|(_, routes)| *routes == PoolRoutes::IpipAcrossSubnets);
     Install { never: settings.services.ranges(), pools: nets, own_subnet: own_subnet.filter(|_| across) }
 }

@@ -1,4 +1,4 @@
-//! BGPFilter as the speaker applies it.
+//! Converts BGPFilters to the form that the speaker applies.
 
 use super::settings::community;
 use tortie_model::kinds::{

@@ -1,7 +1,8 @@
-//! A node's BGP from the resources that describe it: which sessions, what they tell, what goes into the kernel.
+//! Computes the BGP configuration of a node from the resources that describe it: its sessions, the routes it
+//! advertises and the routes that go into the kernel.
 //!
-//! It depends on every node of the cluster, so it is made anew, as a whole, when one of its inputs changed in a way that
-//! matters here; the inputs are few and small.
+//! The configuration depends on every node of the cluster, so it is recomputed as a whole when one of its inputs
+//! changes in a way that matters here; the inputs are few and small.
 
 mod export;
 mod filters;
@@ -28,16 +29,16 @@ use workloads::WorkloadFacts;
 
 use crate::workloads::Name;
 
-/// What an operator sets beside the datastore.
+/// BGP settings of the operator outside of the datastore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BgpEnvironment {
-    /// `CALICO_ROUTER_ID`: an address, or `hash` for one made of the node's name.
+    /// `CALICO_ROUTER_ID`: an address, or `hash` for an ID derived from the node name.
     pub router_id: String,
-    /// BIRD speaks, which writes the routes to peers behind a gateway itself.
+    /// BIRD is the speaker; it writes the routes to peers behind a gateway itself.
     pub by_bird: bool,
 }
 
-/// Metrics of routes to workloads that have just come from another node.
+/// Metrics of routes to workloads that have just migrated from another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Elevated {
     pub v4: u32,
@@ -53,16 +54,16 @@ pub(crate) struct BgpResolver {
     filters: BTreeMap<String, Arc<Filter>>,
     configurations: BTreeMap<String, BGPConfiguration>,
     pools: BTreeMap<String, IPPool>,
-    /// Blocks of this node; false while one is being given up.
+    /// Blocks of this node; `false` while a block is being released.
     blocks: BTreeMap<IpNet, bool>,
     services: ServiceRoutes,
-    /// Workloads of this node, and the labels that they may inherit from profiles.
+    /// Workloads of this node. `profiles` holds the labels that they may inherit.
     workloads: BTreeMap<Name, WorkloadFacts>,
     profiles: BTreeMap<String, BTreeMap<String, String>>,
     elevated: Elevated,
     changed: bool,
     published: Option<Arc<Bgp>>,
-    /// The workloads that BGP is spoken with, if that may have changed.
+    /// The workloads with BGP sessions, if they may have changed.
     new_local_peers: Option<BTreeMap<Name, LocalPeer>>,
 }
 
@@ -76,7 +77,7 @@ impl BgpResolver {
         self.changed |= std::mem::replace(&mut self.elevated, elevated) != elevated;
     }
 
-    /// Takes in what concerns BGP. A resource that cannot be used counts as absent; the error says why.
+    /// Processes an entry that concerns BGP. An unusable resource counts as absent; the error gives the reason.
     pub fn put(&mut self, key: &Key, value: &Value) -> Result<(), String> {
         let changed = match value {
             Value::Resource(Resource::Node(node)) => {
@@ -130,7 +131,7 @@ impl BgpResolver {
                 };
                 changed && self.selects_workloads()
             }
-            // Whether they are a change to this node is found out when it is asked.
+            // The next flush determines whether they change anything for this node.
             Value::Service(_) | Value::EndpointSlice(_) => {
                 self.services.put(key, value);
                 false
@@ -171,12 +172,12 @@ impl BgpResolver {
         }
     }
 
-    /// Where the node itself writes the routes to peers behind a gateway.
+    /// Returns the peers behind a gateway for which the node itself writes routes.
     pub fn gateways(&self, bgp: &Bgp) -> BTreeMap<IpNet, IpAddr> {
         if self.environment.by_bird { BTreeMap::new() } else { bgp.gateways() }
     }
 
-    /// What changed since the last time.
+    /// Returns the configuration if it changed since the last flush.
     pub fn flush(&mut self) -> Option<Arc<Bgp>> {
         if self.changed {
             let services = Settings::of(&self.host, &self.configurations).services;
@@ -195,7 +196,7 @@ impl BgpResolver {
         Some(new)
     }
 
-    /// The workloads that BGP is spoken with, if that may have changed since the last time.
+    /// Returns the workloads with BGP sessions if they may have changed since the last call.
     pub fn take_local_peers(&mut self) -> Option<BTreeMap<Name, LocalPeer>> {
         self.new_local_peers.take()
     }
@@ -240,7 +241,7 @@ impl BgpResolver {
     }
 }
 
-/// Whether that is a change.
+/// Inserts a value. Returns whether the map changed.
 fn set<T: PartialEq>(map: &mut BTreeMap<String, T>, name: &str, new: T) -> bool {
     if map.get(name) == Some(&new) {
         return false;

@@ -1,4 +1,4 @@
-//! What BGP needs to know of a node.
+//! Properties of a node that BGP depends on.
 
 use super::BgpEnvironment;
 use ipnet::IpNet;
@@ -12,14 +12,14 @@ pub(super) struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     pub v4: Option<IpAddr>,
     pub v6: Option<IpAddr>,
-    /// Where the prefix length is known.
+    /// `None` if the prefix length is unknown.
     pub v4_subnet: Option<IpNet>,
     pub as_number: Option<u32>,
-    /// Of a route reflector.
+    /// Cluster ID of a route reflector.
     pub cluster_id: Option<Ipv4Addr>,
 }
 
-/// On a node with the value `true`: nothing outside shall send it what is for services.
+/// Label with the value `true` on nodes that must not receive external traffic for services.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 impl NodeFacts {
@@ -48,7 +48,7 @@ impl NodeFacts {
         self.v4.into_iter().chain(self.v6)
     }
 
-    /// The address of the same family as another.
+    /// Returns the address of the same family as another.
     pub fn like(&self, other: IpAddr) -> Option<IpAddr> {
         if other.is_ipv4() { self.v4 } else { self.v6 }
     }
@@ -67,7 +67,7 @@ impl BgpEnvironment {
     }
 }
 
-/// A router ID made of a node's name. Kept out of the multicast range, which no router may have.
+/// Derives a router ID from the node name. It is kept out of the multicast range, which is not valid for routers.
 fn hashed(host: &str) -> Ipv4Addr {
     let digest = Sha256::digest(host.as_bytes());
     let first = if digest[0] > 223 { digest[0] - 32 } else { digest[0] };

@@ -1,4 +1,4 @@
-//! Which sessions a node has: the mesh between all nodes, and what BGPPeers ask for, seen from both ends.
+//! Determines the sessions of a node: the mesh between all nodes, and those of BGPPeers, seen from both ends.
 
 use super::nodes::NodeFacts;
 use super::settings::{Settings, seconds, secret};
@@ -22,16 +22,16 @@ pub(super) struct Peers<'a> {
     pub workloads: BTreeMap<&'a str, Vec<IpAddr>>,
 }
 
-/// The other end of a session.
+/// The remote end of a session.
 struct Remote<'a> {
     address: IpAddr,
     port: u16,
     as_number: u32,
-    /// The node it is, where a selector led to it.
+    /// The node, if a selector matched it.
     node: Option<&'a NodeFacts>,
 }
 
-/// Which nodes a BGPPeer gives a session to.
+/// The nodes that a BGPPeer gives a session.
 pub(super) enum NodeScope {
     All,
     Node(String),
@@ -59,7 +59,8 @@ impl NodeScope {
 }
 
 impl<'a> Peers<'a> {
-    /// By name; where two ask for the same session, the earlier and more general one has it.
+    /// Returns the sessions by name. If two BGPPeers define the same session, the more general one wins, then the
+    /// first by name.
     pub fn sessions(&self) -> BTreeMap<String, Session> {
         let mut found = SessionSet::default();
         let ordered = |all: bool| {
@@ -124,7 +125,7 @@ impl<'a> Peers<'a> {
         sessions
     }
 
-    /// Whom a BGPPeer of this node means.
+    /// Returns the remote ends of a BGPPeer that applies to this node.
     fn remotes(&self, spec: &BGPPeerSpec) -> Vec<Remote<'a>> {
         if !spec.peer_selector.is_empty() {
             return self
@@ -143,7 +144,7 @@ impl<'a> Peers<'a> {
         vec![Remote { address, port, as_number, node: None }]
     }
 
-    /// The nodes that must answer this node, because it is the other end of what a BGPPeer gives them.
+    /// Returns the nodes for which this node is the remote end of a BGPPeer, so that it needs a session back to them.
     fn reverse(&self, spec: &BGPPeerSpec) -> Vec<Remote<'a>> {
         if spec.reverse_peering == ReversePeering::Manual || !spec.local_workload_selector.is_empty() {
             return Vec::new();
@@ -190,7 +191,7 @@ impl<'a> Peers<'a> {
         })
     }
 
-    /// The workload calls, by the address that its side of the link knows.
+    /// Returns the session with a local workload. The workload connects to the address of the host on its link.
     fn workload_session(&self, spec: &BGPPeerSpec, peer: IpAddr) -> Session {
         let remote_as = spec.as_number.0;
         let local_as = spec.local_as_number.map(|number| number.0).filter(|number| *number != 0);
@@ -215,7 +216,8 @@ impl<'a> Peers<'a> {
         }
     }
 
-    /// The session with a remote end, unless that is this node itself or of a family this node has not.
+    /// Returns the session with a remote end, or `None` if that is this node itself or of a family that this node
+    /// lacks.
     fn session(&self, kind: SessionKind, spec: &BGPPeerSpec, remote: &Remote<'_>) -> Option<Session> {
         let own = self.own.like(remote.address).filter(|own| *own != remote.address)?;
         let by_address = remote.node.is_none();
@@ -276,12 +278,13 @@ impl SessionSet {
     }
 }
 
-/// Whether this end waits for the other to call: of two nodes the one with the larger address, as text, calls.
+/// Returns whether this end waits for the peer to connect: of two nodes, the one with the larger address as text
+/// connects.
 fn is_passive_end(own: IpAddr, peer: IpAddr) -> bool {
     peer.to_string() > own.to_string()
 }
 
-/// An address as part of a name.
+/// Formats an address as part of a session name.
 fn name_part(address: IpAddr) -> String {
     address.to_string().replace(['.', ':'], "_")
 }

@@ -1,7 +1,8 @@
-//! Which addresses of services this node announces: ranges on every node, single addresses where they lead somewhere.
+//! Determines the service routes that this node advertises: ranges on every node, single addresses only if there are
+//! endpoints to receive the traffic.
 //!
-//! Endpoints of services come and go all the time and hardly ever change what one node announces. So a service is decided
-//! anew when it or one of its slices changed, and BGP hears of it only if the outcome is another.
+//! The endpoints of services change all the time and hardly ever change the routes of one node. So a service is
+//! re-evaluated only if it or one of its slices changed, and BGP is recomputed only if the result differs.
 
 use super::settings::{ServiceSettings, is_single};
 use ipnet::IpNet;
@@ -10,27 +11,27 @@ use std::net::IpAddr;
 use tortie_model::kubernetes::{EndpointSlice, ExternalTraffic, Service, ServiceForm};
 use tortie_model::{Key, Value};
 
-/// Namespace and name, of a service or of a slice.
+/// Namespace and name of a service or a slice.
 type Name = (Box<str>, Box<str>);
 
 #[derive(Debug, Default)]
 pub(super) struct ServiceRoutes {
     host: String,
     settings: ServiceSettings,
-    /// Nothing of services is announced here.
+    /// This node advertises no service routes.
     excluded: bool,
     services: BTreeMap<Name, Box<Service>>,
     slices: BTreeMap<Name, Slice>,
     /// The names of a service's slices, which are in its namespace.
     slices_of: BTreeMap<Name, BTreeSet<Box<str>>>,
     undecided: BTreeSet<Name>,
-    /// What each service has announced, if anything.
+    /// Advertised addresses of each service that has any.
     decided: BTreeMap<Name, Vec<IpAddr>>,
-    /// By how many services each address is announced.
+    /// Number of services that advertise each address.
     addresses: BTreeMap<IpAddr, usize>,
 }
 
-/// What matters of a part of a service's endpoints.
+/// The properties of an EndpointSlice that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slice {
     service: Box<str>,
@@ -97,7 +98,7 @@ impl ServiceRoutes {
         self.undecided.insert(service);
     }
 
-    /// Another configuration has every service decided anew.
+    /// Sets the configuration. A change re-evaluates every service.
     pub fn configure(&mut self, settings: ServiceSettings, excluded: bool) {
         if self.settings != settings || self.excluded != excluded {
             (self.settings, self.excluded) = (settings, excluded);
@@ -105,7 +106,7 @@ impl ServiceRoutes {
         }
     }
 
-    /// Whether other addresses are announced than before.
+    /// Re-evaluates the changed services. Returns whether the advertised addresses changed.
     pub fn flush(&mut self) -> bool {
         let mut changed = false;
         for name in std::mem::take(&mut self.undecided) {
@@ -167,7 +168,7 @@ impl Slice {
     }
 }
 
-/// Whether this node shall announce single addresses of a service.
+/// Returns whether this node advertises single addresses of a service.
 fn leads_somewhere<'a>(
     settings: &ServiceSettings,
     service: &Service,
@@ -189,7 +190,8 @@ fn leads_somewhere<'a>(
     })
 }
 
-/// Whether an address of the service is a range of its own, which no announcement of a larger range covers.
+/// Returns whether an address of the service is configured as a range of one address, which no advertised range
+/// covers.
 fn has_single_range(settings: &ServiceSettings, service: &Service) -> bool {
     let single = |ranges: &[IpNet], address: &IpAddr| {
         ranges.iter().any(|range| is_single(range) && range.contains(address))
@@ -200,7 +202,7 @@ fn has_single_range(settings: &ServiceSettings, service: &Service) -> bool {
         || service.external_ips.iter().any(|address| single(&settings.external, address))
 }
 
-/// The addresses of a service that may be announced.
+/// Returns the addresses of a service that may be advertised.
 fn announced(settings: &ServiceSettings, service: &Service) -> Vec<IpAddr> {
     let within = |ranges: &[IpNet], address: &IpAddr| ranges.iter().any(|range| range.contains(address));
     let cluster = service.cluster_ips.iter().filter(|_| !settings.cluster.is_empty());

@@ -1,4 +1,4 @@
-//! BGPConfiguration: `default` for all, `node.<name>` for one.
+//! Settings from BGPConfiguration: `default` applies to all nodes, `node.<name>` to one node.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(super) struct Settings {
     pub mesh_password: Option<Secret>,
     pub mesh_restart_time: Option<u16>,
     pub listen_port: u16,
-    /// Ports other nodes listen on where that differs, and the one of all.
+    /// Ports of nodes with their own setting; `port_of_all` applies to all others.
     pub ports: BTreeMap<String, u16>,
     pub port_of_all: u16,
     pub bind_to_node: bool,
@@ -32,17 +32,17 @@ pub(super) struct Settings {
     pub ignored_interfaces: Vec<String>,
 }
 
-/// Which addresses of services may be announced.
+/// The service addresses that may be advertised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServiceSettings {
     pub cluster: Vec<IpNet>,
     pub external: Vec<IpNet>,
     pub balancers: Vec<IpNet>,
-    /// Addresses of load balancers are announced as ranges.
+    /// Addresses of load balancers are advertised as ranges.
     pub aggregated: bool,
 }
 
-/// Which routes BGP writes into the kernel.
+/// The routes that BGP writes into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Programs {
     pub no_encap: bool,
@@ -89,7 +89,7 @@ impl Settings {
         }
     }
 
-    /// The port that another node listens on.
+    /// Returns the port that another node listens on.
     pub fn port_of(&self, node: &str) -> u16 {
         self.ports.get(node).copied().unwrap_or(self.port_of_all)
     }
@@ -109,25 +109,25 @@ impl ServiceSettings {
         }
     }
 
-    /// The ranges that are announced as a whole, and of which no route goes into the kernel.
+    /// Returns the ranges that are advertised as a whole. Routes inside them do not go into the kernel.
     pub fn ranges(&self) -> Vec<IpNet> {
         let balancers = self.balancers.iter().filter(|_| self.aggregated);
         let outside = self.external.iter().chain(balancers).filter(|net| !is_single(net));
         self.cluster.iter().chain(outside).copied().collect()
     }
 
-    /// Wherever services may have addresses.
+    /// Returns all ranges in which services may have addresses.
     pub fn all(&self) -> Vec<IpNet> {
         self.cluster.iter().chain(&self.external).chain(&self.balancers).copied().collect()
     }
 
-    /// What reflectors pass on.
+    /// Returns the ranges whose routes a route reflector passes on.
     pub fn reflected(&self) -> Vec<IpNet> {
         self.balancers.iter().chain(&self.external).copied().collect()
     }
 }
 
-/// Whether a range is one address.
+/// Returns whether a range is a single address.
 pub(super) fn is_single(net: &IpNet) -> bool {
     net.prefix_len() == net.max_prefix_len()
 }
@@ -148,7 +148,7 @@ pub(super) fn secret(password: Option<&BGPPassword>) -> Option<Secret> {
     Some(Secret { name: reference.name.clone(), key: reference.key.clone() })
 }
 
-/// Whole seconds, as much as the protocol can say.
+/// Returns whole seconds, limited to the maximum of the protocol.
 pub(super) fn seconds(duration: Option<&Duration>) -> Option<u16> {
     let seconds = duration?.to_std()?.as_secs();
     Some(u16::try_from(seconds).unwrap_or(u16::MAX))
@@ -163,7 +163,8 @@ pub(super) fn community(text: &str) -> Option<Community> {
     }
 }
 
-/// Per family, what the node's own configuration says counts alone if it says anything.
+/// Returns the communities of prefixes. In each family, the node's own configuration replaces the common one if it
+/// has any.
 fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(IpNet, Vec<Community>)> {
     let read = |configuration: &BGPConfiguration| -> Vec<(IpNet, Vec<Community>)> {
         let spec = &configuration.spec;

@@ -79,7 +79,7 @@ fn a_reflector_is_not_in_the_mesh() {
     let mut resolver =
         resolver(&[node("a", 1, json!({})), node("b", 2, json!({})), node("rr", 3, reflector.clone())]);
     assert_eq!(names(&mut resolver), ["Mesh_10_0_0_2", "Mesh_fd00__2"]);
-    // The usual way to use reflectors: everyone with them, seen from an ordinary node and from a reflector.
+    // The usual setup of reflectors: all nodes peer with them; seen from an ordinary node and from a reflector.
     let spec = json!({"nodeSelector": "all()", "peerSelector": "name == 'rr'"});
     peer(&mut resolver, "to-reflectors", spec.clone());
     assert_eq!(names(&mut resolver), ["Mesh_10_0_0_2", "Mesh_fd00__2", "Node_10_0_0_3", "Node_fd00__3"]);
@@ -100,7 +100,7 @@ fn reflectors_of_one_cluster_are_plain_peers() {
     peer(&mut resolver, "p", json!({"nodeSelector": "all()", "peerSelector": "all()"}));
     let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions["Node_10_0_0_2"].reflect, None);
-    // By address its cluster is not known.
+    // The cluster ID of a peer by address is unknown.
     peer(&mut resolver, "p", json!({"node": "a", "peerIP": "10.0.0.2", "asNumber": 64512}));
     let bgp = resolver.flush().unwrap();
     assert_eq!(bgp.sessions["Node_10_0_0_2"].reflect, Some(Ipv4Addr::new(224, 0, 0, 1)));
@@ -156,7 +156,7 @@ fn a_peering_by_address_is_answered_unless_set_otherwise() {
     let bgp = answering.flush().unwrap();
     assert_eq!(bgp.sessions["Mesh_10_0_0_2"].port, 1179);
     assert_eq!(bgp.listen_port, 1179);
-    // Who is no node listens where everybody does.
+    // A peer that is not a node listens on the default port.
     peer(&mut answering, "tor", json!({"peerIP": "192.0.2.1", "asNumber": 65100}));
     assert_eq!(answering.flush().unwrap().sessions["Global_192_0_2_1"].port, 179);
 }
@@ -232,7 +232,7 @@ fn filters_are_read_and_bad_ones_named() {
     assert!(resolver.flush().unwrap().filters.is_empty(), "what cannot be used counts as absent");
 }
 
-/// An endpoint of this node or another.
+/// Adds an endpoint of this node or of another.
 fn workload(resolver: &mut BgpResolver, node: &str, name: &str, label: &str, profiles: &[&str]) {
     let key = Key::resource(Kind::WorkloadEndpoint, "shop", name);
     let spec = json!({
@@ -279,7 +279,7 @@ fn a_node_waits_for_the_workloads_that_a_peer_selects() {
     assert!(resolver.flush().is_none(), "the sessions are the same");
     assert_eq!(selected(&mut resolver), [("one".into(), "routers".into(), 1)]);
 
-    // By what it inherits, and by the first of two that select it.
+    // By an inherited label, and by the first of two BGPPeers that select the workload.
     put(&mut resolver, Kind::Profile, "inner", json!({"labelsToApply": {"zone": "inner"}}));
     workload(&mut resolver, "a", "two", "web", &["inner"]);
     peer(&mut resolver, "all", json!({"localWorkloadSelector": "zone == 'inner'", "asNumber": 65030}));

@@ -1,4 +1,4 @@
-//! Workloads of this node that BGP is spoken with: those that a BGPPeer selects by their labels.
+//! Workloads of this node with BGP sessions: those that a BGPPeer selects by their labels.
 
 use super::peers::NodeScope;
 use super::{BgpResolver, NodeFacts};
@@ -9,12 +9,12 @@ use tortie_model::kinds::{BGPPeer, WorkloadEndpoint};
 use tortie_model::selector::Selector;
 use tortie_plan::LocalPeer;
 
-/// What counts of a workload.
+/// Properties of a workload that BGP depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WorkloadFacts {
     labels: BTreeMap<String, String>,
     profiles: Vec<String>,
-    /// The first of each family.
+    /// The first address of each family.
     addresses: Vec<IpAddr>,
 }
 
@@ -30,12 +30,13 @@ impl WorkloadFacts {
 }
 
 impl BgpResolver {
-    /// Whether anybody asks for workloads.
+    /// Returns whether any BGPPeer selects workloads.
     pub(super) fn selects_workloads(&self) -> bool {
         self.peers.values().any(|peer| !peer.spec.local_workload_selector.is_empty())
     }
 
-    /// The workloads that a BGPPeer of this node selects, with its name; of several the first by name.
+    /// Returns the workloads that a BGPPeer of this node selects, with its name; of several BGPPeers, the first by
+    /// name.
     pub(super) fn selected_workloads(&self) -> BTreeMap<&Name, &str> {
         let nobody = NodeFacts::default();
         let own = self.nodes.get(&self.host).unwrap_or(&nobody);
@@ -52,7 +53,7 @@ impl BgpResolver {
         selected
     }
 
-    /// The ends of the sessions that a BGPPeer asks for.
+    /// Returns the addresses of the selected workloads, by BGPPeer.
     pub(super) fn workload_ends(&self) -> BTreeMap<&str, Vec<IpAddr>> {
         let mut ends: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
         for (workload, peer) in self.selected_workloads() {
@@ -62,7 +63,7 @@ impl BgpResolver {
         ends
     }
 
-    /// What workloads are told apart by, and the addresses by which they find this node.
+    /// Returns the selected workloads with their BGPPeer and the addresses at which they reach this node.
     pub(super) fn local_peers(&self) -> BTreeMap<Name, LocalPeer> {
         let spec = self.configurations.get("default").map(|configuration| &configuration.spec);
         let texts = spec.map(|spec| [&spec.local_workload_peering_ip_v4, &spec.local_workload_peering_ip_v6]);
@@ -72,7 +73,7 @@ impl BgpResolver {
         self.selected_workloads().into_iter().map(|(workload, name)| (workload.clone(), peer(name))).collect()
     }
 
-    /// Its own, and those of its profiles where it has none of the name.
+    /// Returns the labels of a workload and those that it inherits from its profiles. Its own labels take precedence.
     fn labels(&self, facts: &WorkloadFacts) -> BTreeMap<String, String> {
         let inherited = facts.profiles.iter().rev().filter_map(|profile| self.profiles.get(profile));
         let mut labels: BTreeMap<String, String> =
@@ -82,7 +83,7 @@ impl BgpResolver {
     }
 }
 
-/// Whether a BGPPeer is for workloads.
+/// Returns whether a BGPPeer selects workloads.
 pub(super) fn is_for_workloads(peer: &BGPPeer) -> bool {
     !peer.spec.local_workload_selector.is_empty()
 }

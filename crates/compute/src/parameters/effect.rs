@@ -1,11 +1,11 @@
-//! What a parameter does here: takes effect, or why not.
+//! The effect of each parameter, or the reason why it has none.
 
 use super::values::TAKES_EFFECT;
 use tortie_model::kinds::{Accepts, FelixParameter};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A change holds at once.
+    /// A change takes effect immediately.
     Live {
         since: &'static str,
     },
@@ -18,8 +18,8 @@ pub enum Effect {
     },
 }
 
-/// Parameters that are set in the environment or the file alone: FelixConfiguration has no field for them, because the reference
-/// does not know them, or because they say how a node gets to hear of FelixConfiguration.
+/// Parameters that can be set only in the environment or the file. FelixConfiguration has no field for them, because
+/// Calico does not have them, or because they configure how a node receives FelixConfiguration.
 pub const OWN: &[FelixParameter] = &[
     own("cutDeniedFlows", "CutDeniedFlows", "false"),
     own("clampMSS", "ClampMSS", "false"),
@@ -46,7 +46,7 @@ impl Effect {
     }
 }
 
-/// By the longest beginning of the key that is known.
+/// Reasons by prefix of the key; the longest matching prefix applies.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("", "nothing here depends on it"),
     ("aws", "Tortie does not talk to cloud providers"),

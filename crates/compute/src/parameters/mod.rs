@@ -1,4 +1,4 @@
-//! Which value each parameter of the node's daemon has, and where it comes from: the environment first, then the file on
+//! Resolves the value of each parameter of the node's daemon, and its source: the environment first, then the file on
 //! this host, then the FelixConfiguration of the node, of a selector, of the cluster, then the built-in default.
 
 mod effect;
@@ -19,14 +19,14 @@ use tortie_model::kinds::{FelixConfiguration, FelixConfigurationSpec, FelixParam
 use tortie_model::selector::Selector;
 use tortie_plan::{EndpointToHost, MarkBits};
 
-/// The variables and the lines of a file that set parameters: by name without `FELIX_`, in lower case.
+/// The variables and the lines of a file that set parameters, by name without `FELIX_`, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
     file: BTreeMap<String, String>,
 }
 
-/// Where a value comes from, the strongest first.
+/// The source of a value, in descending order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A variable `FELIX_<NAME>`.
@@ -42,30 +42,30 @@ pub enum Source {
     BuiltIn,
 }
 
-/// The values that hold for one node.
+/// The parameters of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     values: Values,
-    /// By key, as they were written.
+    /// By key, as written.
     set: BTreeMap<&'static str, (String, Source)>,
     warnings: Vec<String>,
-    /// `None` if the mask has too few.
+    /// `None` if the mask has too few bits.
     marks: Option<MarkBits>,
 }
 
-/// One parameter as it stands on a node.
+/// One parameter with its value on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InForce {
     pub parameter: &'static FelixParameter,
-    /// As it was written; the default if nobody wrote it.
+    /// As written; the default if it is not set.
     pub value: String,
     pub source: Source,
     pub effect: Effect,
 }
 
 impl Environment {
-    /// From all variables of a process, of which others than ours are passed over, and the settings of a file. Names are
-    /// compared without regard to case, and an empty value sets nothing.
+    /// Creates an environment from all variables of a process, of which those without `FELIX_` are ignored, and the
+    /// settings of a file. Names are case-insensitive, and an empty value sets nothing.
     pub fn new(
         variables: impl IntoIterator<Item = (String, String)>,
         file: impl IntoIterator<Item = (String, String)>,
@@ -81,7 +81,7 @@ impl Environment {
 }
 
 impl Source {
-    /// One word, for programs.
+    /// Returns one word, for programs.
     pub fn word(&self) -> &'static str {
         match self {
             Source::Environment => "environment",
@@ -157,7 +157,7 @@ impl Parameters {
         Parameters { warnings, ..parameters }
     }
 
-    /// Every parameter as it stands here, in the order of the table.
+    /// Returns every parameter with its value, in the order of the table.
     pub fn all(&self) -> impl Iterator<Item = InForce> {
         all().map(|parameter| {
             let (value, source) = match self.set.get(parameter.key) {
@@ -168,25 +168,25 @@ impl Parameters {
         })
     }
 
-    /// The bits of the packet's mark that are ours.
+    /// Returns the bits of the packet mark that the node uses.
     pub fn marks(&self) -> MarkBits {
         self.marks.unwrap_or_default()
     }
 
-    /// Those that are in use stay in use where the mask has too few.
+    /// Keeps the bits in use if the mask has too few.
     pub(crate) fn keep_marks(&mut self, of: &Parameters) {
         self.marks = self.marks.or(of.marks);
     }
 
-    /// What a person should know: values that cannot be read, names that nobody knows, what is set without any effect
-    /// here, and a node that opens what the cluster closes.
+    /// Returns warnings for users: values that cannot be parsed, unknown names, values without effect, and a node
+    /// that allows traffic that the cluster-wide configuration denies.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 }
 
 impl InForce {
-    /// A value other than the default of a parameter that does nothing here.
+    /// Returns a warning if a parameter without effect has a value other than its default.
     fn without_effect(&self) -> Option<String> {
         let Effect::None { why } = self.effect else { return None };
         let unchanged = self.value.eq_ignore_ascii_case(self.parameter.default)
@@ -198,7 +198,8 @@ impl InForce {
     }
 }
 
-/// From the mask that counts: nftables' if somebody set it, else that of those who come from iptables.
+/// Returns the bits of the mask in use: that of nftables if it is set, else that of iptables, for users who migrate
+/// from it.
 fn marks(
     values: &Values,
     set: &BTreeMap<&'static str, (String, Source)>,
@@ -241,7 +242,7 @@ fn choose<'a>(
         } else if meta.name == "default" {
             chosen.cluster = Some(configuration);
         } else if selects(&configuration.spec.node_selector, labels) {
-            // Of several that match, the oldest counts, and of equally old ones the first by name.
+            // Of several matches the oldest applies, and of equally old ones the first by name.
             let age = |c: &FelixConfiguration| {
                 (c.metadata.creation_timestamp.clone().unwrap_or_default(), c.metadata.name.clone())
             };
@@ -256,7 +257,7 @@ fn selects(selector: &str, labels: &BTreeMap<String, String>) -> bool {
     !selector.is_empty() && Selector::parse(selector).is_ok_and(|selector| selector.matches(labels))
 }
 
-/// A node's own object says that workloads may reach the host where the cluster's says that they may not.
+/// Returns a warning if a node's own configuration lets workloads reach the host and the cluster-wide one does not.
 fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfiguration>) -> Option<String> {
     let (node, cluster) = (node?, cluster?);
     let action = |of: &FelixConfiguration| {

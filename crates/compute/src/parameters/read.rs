@@ -1,4 +1,4 @@
-//! Reading the texts of parameters. Words are compared without regard to case.
+//! Parses the texts of parameters. Words are case-insensitive.
 
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -9,20 +9,20 @@ use tortie_model::kinds::FelixParameter;
 use tortie_model::scalar::{self, Port, Protocol};
 use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Failsafe, PortRange};
 
-/// A type that parameters have here.
+/// A type of parameter values.
 pub(super) trait Read: Sized {
-    /// What `none` means: nothing, where the type has a nothing.
+    /// Returns the value of the text `none`, if the type has one.
     fn none() -> Option<Self> {
         None
     }
 
-    /// What is wrong with a text is its error; a list tells `unread` of entries that it leaves out.
+    /// Parses a text. The error describes the problem; a list reports the entries that it leaves out to `unread`.
     fn read(text: &str, of: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String>;
 
     fn built_in(of: &FelixParameter) -> Self;
 }
 
-/// The value of a text; that of the default if there is none or it cannot be read.
+/// Parses a text. Returns the default if there is no text or it cannot be parsed.
 pub(super) fn read<T: Read>(
     of: &FelixParameter,
     text: Option<&str>,
@@ -41,7 +41,7 @@ pub(super) fn read<T: Read>(
     })
 }
 
-/// Reads the default, which is a text of the table; a test sees to it that each can be read.
+/// Parses the default, which is a text of the table; a test verifies that every default can be parsed.
 fn default_of<T: Read>(of: &FelixParameter, otherwise: T) -> T {
     match T::none() {
         Some(none) if of.default.is_empty() => none,
@@ -49,16 +49,16 @@ fn default_of<T: Read>(of: &FelixParameter, otherwise: T) -> T {
     }
 }
 
-/// A parameter of which it matters whether anybody set it.
+/// A parameter for which it matters whether it is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IfSet<T> {
-    /// The default if nobody set it.
+    /// The default if it is not set.
     pub value: T,
     pub is_set: bool,
 }
 
 impl<T> IfSet<T> {
-    /// The value if somebody set it.
+    /// Returns the value if it is set.
     pub fn get(&self) -> Option<&T> {
         self.is_set.then_some(&self.value)
     }
@@ -78,7 +78,7 @@ impl<T: Read> Read for IfSet<T> {
     }
 }
 
-/// A type that is read by a function of the text alone.
+/// Implements [`Read`] for types that are parsed from the text alone.
 macro_rules! plain {
     ($($type:ty, $none:expr, $read:expr;)*) => {$(
         impl Read for $type {
@@ -160,14 +160,14 @@ fn number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, Str
     T::try_from(number).map_err(|_| "is too small or too large".to_owned())
 }
 
-/// Ports that packets can be sent from: not 0.
+/// Parses a range of source ports; 0 is not allowed.
 fn ports(text: &str) -> Result<PortRange, String> {
     let port: Port = text.parse().map_err(|error: scalar::ScalarError| format!("cannot be read: {error}"))?;
     let (first, last) = port.bounds().ok_or("is not a port or a range like 32768:60999")?;
     if first == 0 { Err("begins with port 0".to_owned()) } else { Ok(PortRange { first, last }) }
 }
 
-/// `natOutgoingExclusions`: to whom connections are not translated.
+/// `natOutgoingExclusions`: destinations for which connections are not translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NatExclusions {
     #[default]
@@ -175,7 +175,7 @@ pub enum NatExclusions {
     PoolsAndHosts,
 }
 
-/// `programClusterRoutes`: whose routes the node writes itself.
+/// `programClusterRoutes`: the routes that the node writes itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClusterRoutes {
     Enabled,
@@ -185,7 +185,7 @@ pub enum ClusterRoutes {
     NoEncapOnly,
 }
 
-/// For whose addresses a node answers on its links.
+/// `localSubnetL2Reachability`: the addresses for which a node answers ARP and ND requests on its links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L2Reachability {
     #[default]
@@ -211,11 +211,11 @@ pub enum RouteSource {
 pub enum Spoofing {
     #[default]
     Disabled,
-    /// An endpoint may ask for it.
+    /// An endpoint may request it.
     Any,
 }
 
-/// `prometheusMetricsClientAuth`: whether clients show a certificate, where there is an authority to check it by.
+/// `prometheusMetricsClientAuth`: whether clients present a certificate, if a CA to verify it is configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
     #[default]
@@ -224,7 +224,7 @@ pub enum ClientAuth {
     None,
 }
 
-/// How grave something must be to be logged.
+/// The minimum severity of messages that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogSeverity {
     Trace,
@@ -233,12 +233,12 @@ pub enum LogSeverity {
     Info,
     Warning,
     Error,
-    /// Nothing that is logged is worse than an error.
+    /// Same as `Error`: no message is more severe.
     Fatal,
     Off,
 }
 
-/// `routeTableRanges`: the first number of the first range, for there is one table of ours.
+/// `routeTableRanges`: the first number of the first range, because the node uses only one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstTable(pub u32);
 
@@ -249,9 +249,9 @@ impl Default for FirstTable {
 }
 
 impl FirstTable {
-    /// `1-250,1000-1999`.
+    /// Parses `1-250,1000-1999`.
     fn read(text: &str) -> Result<FirstTable, String> {
-        // Those of the kernel: the default table, main and local.
+        // Tables of the kernel: default, main and local.
         const RESERVED: std::ops::RangeInclusive<u32> = 253..=255;
         let range = text.split(',').next().unwrap_or_default().trim();
         let (first, last) = range.split_once('-').ok_or("is not of the form 1-250")?;
@@ -264,7 +264,7 @@ impl FirstTable {
     }
 }
 
-/// `iptablesMarkMask`, `nftablesMarkMask`: a number, as people write masks too.
+/// `iptablesMarkMask`, `nftablesMarkMask`: a decimal or hexadecimal number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkMask(pub u32);
 
@@ -276,7 +276,7 @@ impl MarkMask {
     }
 }
 
-/// `10/second`.
+/// A rate such as `10/second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRate {
     pub packets: u32,
@@ -292,7 +292,7 @@ impl LogRate {
     }
 }
 
-/// Bare numbers count seconds, or milliseconds where the parameter's name says so.
+/// Numbers without a unit are seconds, or milliseconds if the parameter's name ends in `Millis`.
 impl Read for Duration {
     fn none() -> Option<Self> {
         Some(Duration::ZERO)
@@ -312,7 +312,7 @@ impl Read for Duration {
     }
 }
 
-/// `healthTimeoutOverrides`: how long parts of the daemon may be silent, `NAME=DURATION` with commas between them.
+/// `healthTimeoutOverrides`: how long components of the daemon may be silent, as comma-separated `NAME=DURATION`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthTimeouts(pub BTreeMap<String, Duration>);
 
@@ -338,7 +338,7 @@ impl Read for HealthTimeouts {
     }
 }
 
-/// Names with commas between them.
+/// Comma-separated names.
 impl Read for Vec<String> {
     fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
         let names: Vec<String> =
@@ -351,7 +351,7 @@ impl Read for Vec<String> {
     }
 }
 
-/// Networks and addresses with commas between them. One that cannot be read is left out and told of.
+/// Comma-separated networks and addresses. An entry that cannot be parsed is left out and reported.
 impl Read for Vec<IpNet> {
     fn none() -> Option<Self> {
         Some(Vec::new())
@@ -378,14 +378,15 @@ fn network(text: &str) -> Result<IpNet, String> {
     net.map(|net| net.trunc()).map_err(|_| "has a network that cannot be read".to_owned())
 }
 
-/// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a bare port is one of TCP.
+/// Protocol, network and port: `tcp:22,udp:[fd00::/8]:53,tcp:10.0.0.0/8:80,443`; a port without protocol is a TCP
+/// port.
 impl Read for Vec<Failsafe> {
     fn none() -> Option<Self> {
         Some(Vec::new())
     }
 
-    /// An entry that cannot be read is left out and reported. If none is left, the host could become unreachable, so
-    /// the default holds.
+    /// Parses the entries. An entry that cannot be parsed is left out and reported. If none is left, the host could
+    /// become unreachable, so the default applies.
     fn read(text: &str, _: &FelixParameter, unread: &mut dyn FnMut(String)) -> Result<Self, String> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         let (mut ports, mut bad) = (Vec::new(), Vec::new());

@@ -195,7 +195,7 @@ fn what_is_set_without_effect_is_named() {
         parameters.warnings(),
         ["bpfEnabled (environment): true has no effect here: there is no eBPF dataplane"]
     );
-    // What the API fills in, and what only says the default, changes nothing for anybody.
+    // Defaults that the API fills in, and values equal to the default, cause no warning.
     let mut plain = configuration("default", "", FelixConfigurationSpec::default());
     tortie_model::Spec::set_defaults(&mut plain);
     assert_eq!(resolved(&[plain], &[("FELIX_XDPENABLED", "True")], &[]).warnings(), &[] as &[String]);

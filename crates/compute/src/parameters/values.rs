@@ -1,4 +1,4 @@
-//! The table of the parameters that take effect: each is a field, so a wrong name does not compile.
+//! The table of the parameters that take effect. Each is a field, so a wrong name does not compile.
 
 use super::effect::{Effect, OWN};
 use super::read::{
@@ -13,17 +13,18 @@ use tortie_plan::{AllowAction, DenyAction, EndpointToHost, Failsafe, PortRange};
 
 macro_rules! values {
     ($($field:ident $key:literal $type:ty, $when:ident $since:literal;)*) => {
-        /// The parameters that take effect, read.
+        /// The parsed values of the parameters that take effect.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Values {$(
             pub $field: $type,
         )*}
 
-        // A key that is in no table of parameters does not compile.
+        // A key that is not in the tables of parameters does not compile.
         $(const _: &FelixParameter = parameter($key);)*
 
         impl Values {
-            /// `text` gives what is set for a key; `unread` gets what cannot be used and why.
+            /// Parses all parameters. `text` returns the text that is set for a key; `unread` receives values that
+            /// cannot be used, with the reason.
             pub(super) fn read<'a>(
                 text: impl Fn(&str) -> Option<&'a str>,
                 mut unread: impl FnMut(&FelixParameter, String),
@@ -164,7 +165,7 @@ values! {
     workload_source_spoofing "workloadSourceSpoofing" Spoofing, Live "0.1.0";
 }
 
-/// Found while compiling; a key that is not there ends the compilation.
+/// Finds a parameter at compile time; an unknown key fails the compilation.
 const fn parameter(key: &str) -> &'static FelixParameter {
     let tables = [FelixConfigurationSpec::PARAMETERS, OWN];
     let mut table = 0;

@@ -1,5 +1,5 @@
-//! Addresses of services of type LoadBalancer: which node answers for each. All nodes decide by the same facts, so that one
-//! of them does.
+//! Addresses of LoadBalancer services: selects the node that answers for each. All nodes decide on the same data, so
+//! that exactly one of them answers.
 
 use crate::nodes::NodeFacts;
 use ipnet::IpNet;
@@ -14,13 +14,13 @@ pub(super) type Name = (Box<str>, Box<str>);
 pub(super) struct Balancers {
     host: Box<str>,
     nodes: BTreeMap<Box<str>, Node>,
-    /// Of services that have any.
+    /// Addresses of the services that have any.
     addresses: BTreeMap<Name, Vec<IpAddr>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
-    /// Of its name.
+    /// Hash of its name.
     hash: u64,
     v4: Option<IpNet>,
     v6: Option<IpNet>,
@@ -31,7 +31,7 @@ impl Balancers {
         Balancers { host: host.into(), nodes: BTreeMap::new(), addresses: BTreeMap::new() }
     }
 
-    /// Whether that is news.
+    /// Adds or replaces a node. Returns whether anything changed.
     pub fn put_node(&mut self, name: &str, facts: NodeFacts) -> bool {
         let node = Node { hash: hash(HASH_OF_NOTHING, name.as_bytes()), v4: facts.v4, v6: facts.v6 };
         let is_known = self.nodes.get(name) == Some(&node);
@@ -49,7 +49,7 @@ impl Balancers {
         if service.form != ServiceForm::LoadBalancer {
             return self.remove_service(namespace, name);
         }
-        // Not `load_balancer_ip`: whoever creates the service may ask for any address there.
+        // Not `load_balancer_ip`: the creator of the service may request any address there.
         let addresses = service.ingress_ips.clone();
         let name = (namespace.into(), name.into());
         let is_known = self.addresses.get(&name) == Some(&addresses);
@@ -67,15 +67,16 @@ impl Balancers {
         self.nodes.get(&self.host)?.v4.map(|net| net.addr())
     }
 
-    /// The addresses that are this node's to answer for, with a service that has each.
+    /// Returns the addresses that this node answers for, with a service that has each.
     pub fn own(&self) -> impl Iterator<Item = (IpAddr, &Name)> {
         let all =
             self.addresses.iter().flat_map(|(name, addresses)| addresses.iter().map(move |a| (*a, name)));
         all.filter(|(address, _)| self.answering(*address) == Some(&*self.host))
     }
 
-    /// One of the nodes in whose subnet the address is: the others are not asked. Which subnets a node has beside that of its
-    /// own address is not known elsewhere; so where no node has it, one of all.
+    /// Returns the node that answers for an address: one of the nodes whose subnet contains it, since other nodes do
+    /// not receive the requests. Other nodes know only the subnet of a node's own address; so if no such subnet
+    /// contains the address, one of all nodes answers.
     fn answering(&self, address: IpAddr) -> Option<&str> {
         let net = |node: &Node| if address.is_ipv4() { node.v4 } else { node.v6 };
         let ranked = self.nodes.iter().filter_map(|(name, node)| {
@@ -86,20 +87,21 @@ impl Balancers {
     }
 }
 
-/// The highest one answers: a node that comes or goes takes over its own share and moves nothing else.
+/// Returns the rank of a node for an address; the node with the highest rank answers. A node that joins or leaves
+/// moves only its own share.
 fn rank(node: u64, address: IpAddr) -> u64 {
     let hash = match address {
         IpAddr::V4(address) => hash(node, &address.octets()),
         IpAddr::V6(address) => hash(node, &address.octets()),
     };
-    // The last bytes, in which addresses differ, have to matter as much as the first.
+    // The last bytes, in which addresses differ, must matter as much as the first.
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed ^ (mixed >> 33)
 }
 
 const HASH_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a: the same in every version, as nodes of different ones have to agree.
+/// FNV-1a. It is the same in every version, because nodes of different versions have to agree.
 fn hash(before: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(before, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -113,7 +115,7 @@ mod tests {
         NodeFacts { v4: v4.parse().ok(), v6: v6.parse().ok(), ..NodeFacts::default() }
     }
 
-    /// The cluster as each of its nodes knows it. One more is in another subnet.
+    /// Returns the cluster as each of its nodes sees it. One more node is in another subnet.
     fn cluster(nodes: u8) -> Vec<Balancers> {
         let know = |host: u8| {
             let mut balancers = Balancers::new(&format!("n{host}"));

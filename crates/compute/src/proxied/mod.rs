@@ -1,9 +1,9 @@
-//! Addresses that this node answers for where somebody on its own link asks who has them: those of its workloads, and its
-//! share of those of services, as far as they are of a pool without encapsulation. A pool with encapsulation is a network of
-//! its own, which no link knows.
+//! Addresses for which this node answers ARP and ND requests on its links: those of its workloads, and its share of
+//! those of services, if they are in a pool without encapsulation. A pool with encapsulation is a separate network,
+//! which is unknown on the links.
 //!
-//! Everyone who can create a service can ask for any address, so services have those of pools for load balancers alone,
-//! and none that a node or an endpoint has.
+//! Every user who can create a service can request any address, so services get only addresses of pools for load
+//! balancers, and none that a node or an endpoint has.
 
 mod balancers;
 
@@ -20,11 +20,11 @@ use tortie_plan::{Route, RouteKey, RouteTarget, Update};
 #[derive(Debug)]
 pub(crate) struct Proxied {
     enabled: bool,
-    /// The pools whose addresses count.
+    /// The pools without encapsulation.
     pools: BTreeMap<String, Pool>,
     balancers: Balancers,
     stale: bool,
-    /// This node's share of the addresses of services, as far as they are of any of the pools.
+    /// This node's share of the service addresses that are in one of the pools.
     share: BTreeMap<IpAddr, Name>,
     refusals: BTreeMap<IpAddr, ServiceRefusal>,
     in_plan: Answered,
@@ -36,7 +36,7 @@ struct Pool {
     balances: bool,
 }
 
-/// Why no node answers for an address of a service.
+/// Reason why no node answers for an address of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum ServiceRefusal {
     #[error("its IPPool does not allow LoadBalancer")]
@@ -49,13 +49,13 @@ pub(crate) enum ServiceRefusal {
     Block,
 }
 
-/// What a node answers for.
+/// The addresses that a node answers for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Answered {
     addresses: BTreeSet<IpAddr>,
-    /// Those of them that are of services.
+    /// Those of them that belong to services.
     services: BTreeSet<IpAddr>,
-    /// The address that the host itself sends from to services.
+    /// Source address of packets that the host itself sends to services.
     source: Option<IpAddr>,
 }
 
@@ -111,8 +111,8 @@ impl Proxied {
         self.stale |= self.balancers.remove_service(namespace, name);
     }
 
-    /// What changed since the last time. `changed`: the workloads have other addresses than then; `find_owner` says who
-    /// else an address belongs to.
+    /// Returns the updates since the last flush. `changed` is true if the addresses of workloads changed;
+    /// `find_owner` returns the other owner of an address.
     pub fn flush(
         &mut self,
         changed: bool,
@@ -149,12 +149,12 @@ impl Proxied {
         updates
     }
 
-    /// The addresses of services that this node answers for.
+    /// Returns the addresses of services that this node answers for.
     pub fn services(&self) -> &BTreeSet<IpAddr> {
         &self.in_plan.services
     }
 
-    /// Services whose addresses nobody answers for, though they are of a pool.
+    /// Returns the services with addresses in a pool for which no node answers.
     pub fn refusals(&self) -> impl Iterator<Item = (&Name, IpAddr, ServiceRefusal)> {
         let named = |(address, refusal): (&IpAddr, &ServiceRefusal)| {
             self.share.get(address).map(|name| (name, *address, *refusal))
@@ -187,8 +187,8 @@ impl Proxied {
     }
 }
 
-/// The kernel answers ARP for no address that its routes lead back to the link on which it was asked for. NDP is not as
-/// strict.
+/// Returns the routes for service addresses. The kernel does not answer ARP for an address if its route leads back to
+/// the link of the request; ND is not as strict.
 fn routed<'a>(addresses: impl Iterator<Item = &'a IpAddr>) -> impl Iterator<Item = RouteKey> {
     addresses.filter(|address| address.is_ipv4()).map(|address| IpNet::from(*address).into())
 }

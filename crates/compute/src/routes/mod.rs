@@ -1,5 +1,5 @@
-//! Where this node sends what is addressed to the cluster's blocks: its own go nowhere unless a workload has the
-//! address, those of others go to their node.
+//! Routes of this node to the blocks of the cluster: a local block is a blackhole except for the addresses of
+//! workloads, a remote block is routed to its node.
 
 mod wanted;
 
@@ -17,7 +17,7 @@ use crate::changes::Changes;
 use crate::nodes::NodeFacts;
 use crate::workloads::Name;
 
-/// Which routes are this node's to write.
+/// The routes that this node writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub no_encap: bool,
@@ -40,45 +40,45 @@ enum Encapsulation {
     Vxlan(Reach),
 }
 
-/// Between which nodes packets are wrapped.
+/// Between which nodes packets are encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Always,
     CrossSubnet,
 }
 
-/// Which nodes use the addresses of a block.
+/// The nodes that use the addresses of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BlockUse {
     owner: Option<String>,
     /// Its addresses are for services.
     is_virtual: bool,
-    /// Addresses that another node than the owner uses.
+    /// Addresses that a node other than the owner uses.
     borrowed: Vec<(IpAddr, String)>,
 }
 
-/// What a route follows from.
+/// The object that a route is derived from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Block(IpNet),
     Workload(Name),
-    /// A BGP peer that is reached through a gateway alone.
+    /// A BGP peer that is reachable only through a gateway.
     Peer(IpNet),
-    /// The end of an IPv6 tunnel at a node. The kernel takes no gateway that another route leads elsewhere, as that of
-    /// the node's block does while a pool begins to use tunnels.
+    /// The IPv6 tunnel endpoint of a node. The kernel does not accept a gateway that another route leads elsewhere,
+    /// as that of the node's block does while a pool begins to use tunnels.
     TunnelEnd(String),
-    /// A node itself, where what nodes send each other is encrypted.
+    /// A node itself, if traffic between nodes is encrypted.
     Host(String),
 }
 
-/// What of the cluster is sent through a WireGuard.
+/// Routing through a WireGuard tunnel.
 #[derive(Debug)]
 struct Sealing {
-    /// Where the routes are.
+    /// Table of the routes.
     table: Table,
-    /// What is for the nodes themselves too.
+    /// Traffic to the nodes themselves is encrypted too.
     hosts: bool,
-    /// The nodes that can read it, with the addresses of their endpoints.
+    /// The nodes that are peers, with the addresses of their endpoints.
     peers: BTreeMap<String, IpAddr>,
 }
 
@@ -89,17 +89,17 @@ pub(crate) struct Routes {
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<String, NodeFacts>,
     blocks: BTreeMap<IpNet, BlockUse>,
-    /// Workloads of other nodes, as long as they have routes of their own.
+    /// Workloads of other nodes, if they have individual routes.
     remote: BTreeMap<Name, (String, Vec<IpAddr>)>,
-    /// Of BGP peers.
+    /// Gateways of BGP peers.
     gateways: BTreeMap<IpNet, IpAddr>,
-    /// Of IPv6 tunnels, by node.
+    /// IPv6 tunnel endpoints by node.
     tunnel_ends: BTreeMap<String, IpAddr>,
     wireguard: BTreeMap<TunnelKind, Sealing>,
-    /// What must be looked at again when a node changes.
+    /// The sources to re-evaluate when a node changes.
     of_node: BTreeMap<String, BTreeSet<Source>>,
     changed: BTreeSet<Source>,
-    /// Per destination, in the order of sources: the last is the most specific.
+    /// Candidate routes per destination, in the order of sources: the last is the most specific.
     offers: BTreeMap<RouteKey, Vec<(Source, Route)>>,
     offered: BTreeMap<Source, Vec<RouteKey>>,
     in_plan: BTreeMap<RouteKey, Route>,
@@ -110,7 +110,7 @@ impl Routes {
         Routes { host: host.to_owned(), ..Routes::default() }
     }
 
-    /// Whether workloads of other nodes matter here.
+    /// Returns whether workloads of other nodes have individual routes.
     pub fn by_workload(&self) -> bool {
         self.policy.by_workload
     }
@@ -122,7 +122,7 @@ impl Routes {
         }
     }
 
-    /// These peers, and no others, are reached through a gateway.
+    /// Replaces the peers that are reachable through a gateway.
     pub fn set_gateways(&mut self, gateways: BTreeMap<IpNet, IpAddr>) {
         let old = std::mem::replace(&mut self.gateways, gateways);
         let nets = old.keys().chain(self.gateways.keys());
@@ -130,7 +130,7 @@ impl Routes {
         self.changed.extend(differ.copied().map(Source::Peer));
     }
 
-    /// Where the end of a node's IPv6 tunnel is.
+    /// Sets the address of a node's IPv6 tunnel endpoint.
     pub fn set_tunnel_end(&mut self, node: String, address: Option<IpAddr>) {
         match address {
             Some(address) => self.tunnel_ends.insert(node.clone(), address),
@@ -139,7 +139,7 @@ impl Routes {
         self.changed.insert(Source::TunnelEnd(node));
     }
 
-    /// What is sent through a WireGuard has its routes in this table; `hosts`: what is for the nodes themselves too.
+    /// Sets the table of the routes through a WireGuard tunnel, and whether they include the nodes themselves.
     pub fn set_wireguard(&mut self, kind: TunnelKind, table: Option<(Table, bool)>) {
         let old = self.wireguard.remove(&kind);
         self.hosts_changed(old.as_ref());
@@ -152,7 +152,7 @@ impl Routes {
         self.all_changed();
     }
 
-    /// A node can, or cannot any more, read what is sent through a WireGuard.
+    /// Sets the endpoint of a WireGuard peer, or removes the peer.
     pub fn set_wireguard_peer(&mut self, kind: TunnelKind, node: &str, endpoint: Option<IpAddr>) {
         let Some(sealing) = self.wireguard.get_mut(&kind) else { return };
         match endpoint {
@@ -242,17 +242,18 @@ impl Routes {
         self.changed.insert(source);
     }
 
-    /// Whether IPAM gives the address to workloads, tunnels or services.
+    /// Returns whether the address is in an IPAM block, for workloads, tunnels or services.
     pub fn has_block_of(&self, address: IpAddr) -> bool {
         self.block_of(address).is_some()
     }
 
-    /// Whether IPAM gives the address to anything but services.
+    /// Returns whether the address is in an IPAM block that is not for services.
     pub fn has_host_block_of(&self, address: IpAddr) -> bool {
         self.block_of(address).is_some_and(|block| !block.is_virtual)
     }
 
-    /// Blocks do not overlap: only the last one that begins at or before the address can have it.
+    /// Returns the block of an address. Blocks do not overlap: only the last one that begins at or before the address
+    /// can contain it.
     fn block_of(&self, address: IpAddr) -> Option<&BlockUse> {
         let before = self.blocks.range(..=IpNet::from(address)).next_back();
         before.filter(|(cidr, _)| cidr.contains(&address)).map(|(_, block)| block)
@@ -277,13 +278,14 @@ impl Routes {
         self.nodes.len()
     }
 
-    /// They matter no more.
+    /// Removes all workloads of other nodes.
     pub fn forget_remote(&mut self) {
         let names: Vec<Name> = self.remote.keys().cloned().collect();
         names.iter().for_each(|name| self.remove_remote(name));
     }
 
-    /// What changed since the last time. Addresses of local workloads have no route here: they are the workload's.
+    /// Returns the changes since the last flush. Addresses of local workloads have no route here: the workload has
+    /// it.
     pub fn flush(&mut self, moved: BTreeSet<IpAddr>, is_local: impl Fn(IpAddr) -> bool) -> Changes {
         let mut changes = Changes::default();
         let mut keys: BTreeSet<RouteKey> =
@@ -341,7 +343,7 @@ impl Routes {
 
     fn node_changed(&mut self, node: &str) {
         if node == self.host {
-            // Which nodes are in our subnet depends on our own address.
+            // Which nodes are in the local subnet depends on the address of this node.
             self.all_changed();
         } else {
             self.changed.extend(self.of_node.get(node).into_iter().flatten().cloned());

@@ -1,4 +1,4 @@
-//! What follows for routes from a block, a workload, a peer or a node.
+//! Derives routes from a block, a workload, a peer or a node.
 
 use super::{Encapsulation, Pool, Reach, Routes, Source};
 use ipnet::IpNet;
@@ -50,7 +50,7 @@ impl Routes {
         wanted
     }
 
-    /// The route for what is not encrypted, if it is ours to write. Of our own only blocks have one.
+    /// Returns the route for unencrypted packets, if this node writes it. Single local addresses have none.
     fn open(&self, node: &str, pool: &Pool, net: IpNet) -> Option<(RouteKey, Route)> {
         if !self.programs(pool.encapsulation) {
             return None;
@@ -64,8 +64,8 @@ impl Routes {
         Some((RouteKey::from(net), route))
     }
 
-    /// The route for what is encrypted. What the node cannot read, and what is for ourselves, is sent as if there were
-    /// no WireGuard.
+    /// Returns the route for encrypted packets. Packets to a node that is no peer, and to this node, are routed as
+    /// without WireGuard.
     fn sealed(&self, node: &str, destination: IpNet) -> Option<(RouteKey, Route)> {
         let kind = TunnelKind::wireguard(destination.addr().is_ipv4());
         let sealing = self.wireguard.get(&kind)?;
@@ -84,8 +84,8 @@ impl Routes {
         }
     }
 
-    /// The route to a node for an address of this pool; none while it is not known where the node, or its end of the
-    /// tunnel, is.
+    /// Returns the route to a node for an address of this pool, or `None` while the address of the node or of its
+    /// tunnel endpoint is unknown.
     fn towards(&self, node: &str, pool: &Pool, destination: IpNet) -> Option<Route> {
         let facts = self.nodes.get(node)?;
         let is_ipv4 = destination.addr().is_ipv4();
@@ -99,11 +99,11 @@ impl Routes {
             Encapsulation::Vxlan(reach) if wrapped(reach) => {
                 let tunnel = if is_ipv4 { TunnelKind::VxlanV4 } else { TunnelKind::VxlanV6 };
                 let end = facts.vxlan(is_ipv4).address?;
-                // The end itself is on the link of the tunnel.
+                // The tunnel endpoint itself is on the link of the tunnel.
                 let gateway = Some(end).filter(|end| IpNet::from(*end) != destination);
                 Some(Route::through(tunnel, gateway))
             }
-            // There is no IPIP for IPv6.
+            // IPIP carries IPv4 only.
             Encapsulation::Ipip(reach) if is_ipv4 && wrapped(reach) => {
                 Some(Route::through(TunnelKind::Ipip, Some(address)))
             }

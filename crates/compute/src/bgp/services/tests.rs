@@ -73,7 +73,7 @@ fn a_local_service_is_announced_where_its_endpoints_are_ready() {
     put_slice(&mut routes, "s1", slice("web", &["b"]));
     assert!(announced_now(&mut routes).is_empty(), "none is here");
     put_slice(&mut routes, "s2", slice("web", &["a", "b"]));
-    // 203.0.113.7 is not in a range that may be announced.
+    // 203.0.113.7 is not in a range that may be advertised.
     assert_eq!(announced_now(&mut routes), ["10.96.0.7", "192.0.2.7", "198.51.100.7"]);
     put_slice(&mut routes, "s2", slice("web", &["a"]));
     assert!(!routes.flush(), "the same as before");
@@ -98,7 +98,7 @@ fn other_services_are_left_to_the_ranges_unless_those_are_not_announced() {
     assert_eq!(announced_now(&mut routes).len(), 3, "ready endpoints somewhere are enough");
     put_slice(&mut routes, "s1", slice("web", &[]));
     assert!(announced_now(&mut routes).is_empty());
-    // An address that is a range of its own is announced by every node, whatever endpoints there are.
+    // Every node advertises an address that is a range of one address, regardless of endpoints.
     routes.configure(ServiceSettings { balancers: nets(&["198.51.100.7/32"]), ..settings() }, false);
     assert_eq!(announced_now(&mut routes).len(), 3);
     put_service(&mut routes, "web", Service { cluster_ips: Vec::new(), ..service(ExternalTraffic::Cluster) });
@@ -191,7 +191,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same in the words of the rules, from what there is and without any memory.
+/// Computes the advertised addresses from the current state alone, without history.
 fn from_scratch(
     settings: &ServiceSettings,
     excluded: bool,
@@ -261,7 +261,8 @@ proptest! {
                     let changed = routes.flush();
                     let expected = from_scratch(&settings, excluded, &services, &slices);
                     prop_assert_eq!(routes.addresses(), expected.clone());
-                    // An address that leaves one service and comes with another may be reported though nothing differs.
+                    // An address that moves from one service to another may be reported as changed although it is
+                    // not.
                     prop_assert!(changed || expected == known, "a change is reported");
                     known = expected;
                 }
