@@ -1,7 +1,7 @@
-//! The rules of policies and profiles as short text, each text kept once.
+//! Stores the rules of policies and profiles as shortened JSON, each text once.
 //!
-//! Most policies of a cluster concern no endpoint of this node: their rules are read again when they do. As they come, they
-//! would take ten times the memory.
+//! Most policies of a cluster apply to no endpoint of this node: their rules are parsed again when they do. Stored as
+//! parsed, they would take ten times the memory.
 
 use super::ids::RulesId;
 use super::interner::Interner;
@@ -10,12 +10,12 @@ use tortie_model::kinds::Rule;
 #[derive(Debug, Default)]
 pub(super) struct Archive {
     interner: Interner<RulesId>,
-    /// A buffer, kept for the next rules.
+    /// Buffer, reused for the next rules.
     scratch: Vec<u8>,
 }
 
-/// What is in nearly every rule. Each is written as one byte that JSON never has, its place in the list; longer ones come
-/// before those that they contain.
+/// Texts that occur in nearly every rule. Each is encoded as one byte that JSON never contains, its position in the
+/// list; longer phrases come before those that they contain.
 const PHRASES: [&str; 16] = [
     r#"{"action":"Allow","source":{},"destination":{"#,
     r#"{"action":"Allow","source":{"#,
@@ -36,13 +36,13 @@ const PHRASES: [&str; 16] = [
 ];
 
 impl Archive {
-    /// Files rules; they have one holder more.
+    /// Stores rules and adds a reference to them.
     pub fn keep(&mut self, ingress: &[Rule], egress: &[Rule]) -> RulesId {
         self.scratch.clear();
-        // Writing to memory does not fail, and what a rule holds has a form in JSON.
+        // Writing to memory does not fail, and every rule has a form in JSON.
         serde_json::to_writer(&mut self.scratch, &(ingress, egress)).unwrap_or_default();
         shorten(&mut self.scratch);
-        // It was text, and the phrases are whole.
+        // The text is still UTF-8: only whole phrases were replaced.
         self.interner.hold(std::str::from_utf8(&self.scratch).unwrap_or_default())
     }
 
@@ -50,13 +50,13 @@ impl Archive {
         self.interner.release(id);
     }
 
-    /// Ingress and egress.
+    /// Returns the ingress and the egress rules.
     pub fn read(&self, id: RulesId) -> Result<(Vec<Rule>, Vec<Rule>), String> {
         serde_json::from_slice(&lengthen(self.interner.get(id))).map_err(|error| error.to_string())
     }
 }
 
-/// In place: it only gets shorter.
+/// Replaces phrases in place: the text only gets shorter.
 fn shorten(text: &mut Vec<u8>) {
     let (mut from, mut to) = (0, 0);
     while let Some(first) = text.get(from).copied() {

@@ -1,11 +1,11 @@
-//! Room for millions of short texts: an allocation for each would cost as much as the text.
+//! Storage for millions of short texts: an allocation for each would cost as much as the text.
 
 use hashbrown::HashMap;
 
-/// Texts lie in chunks of this many bytes; longer ones have a chunk of their own.
+/// Size of a chunk in bytes; a longer text has a separate chunk.
 pub(super) const CHUNK: usize = 1 << 16;
 
-/// Where a text lies: the upper half of `at` is the chunk, the lower the place in it.
+/// Location of a text: the upper half of `at` is the chunk, the lower half the offset in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     at: u32,
@@ -18,7 +18,7 @@ pub(super) struct Arena {
     chunks: Vec<Vec<u8>>,
     /// The chunk that is being filled.
     open: usize,
-    /// Spans that were given back, by length.
+    /// Released spans, by length.
     spare: HashMap<u32, Vec<u32>>,
 }
 

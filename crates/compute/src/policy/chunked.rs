@@ -1,5 +1,5 @@
-//! A vector that grows chunk by chunk: its elements never move, and it has no more room than it needs, however long it
-//! gets. Elements are found by an id.
+//! A vector that grows chunk by chunk: its elements never move, and it allocates no more than it needs, however long
+//! it gets. Elements are addressed by an ID.
 
 use super::ids::Id;
 use std::marker::PhantomData;
@@ -29,7 +29,7 @@ impl<I: Id, T: Default> ChunkedVec<I, T> {
         self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
     }
 
-    /// The element of an id, which is there from now on.
+    /// Returns the element of an ID, creating it if necessary.
     pub fn at(&mut self, id: I) -> &mut T {
         let place = id.number() as usize;
         while self.chunks.len() * CHUNK <= place {
@@ -38,13 +38,13 @@ impl<I: Id, T: Default> ChunkedVec<I, T> {
         &mut self.chunks[place / CHUNK][place % CHUNK]
     }
 
-    /// From the first element on; those behind the last that was asked for may be there too.
+    /// Returns all elements from the first on; elements behind the last one that was requested may be included.
     pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         (0..).map(I::new).zip(self.chunks.iter().flatten())
     }
 }
 
-/// Hands out ids; those given back are handed out again first.
+/// Allocates IDs; released IDs are reused first.
 #[derive(Debug)]
 pub(super) struct IdAllocator<I> {
     next: u32,

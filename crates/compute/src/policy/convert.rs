@@ -1,4 +1,4 @@
-//! From rules as people write them to rules as a node enforces them: selectors, named ports and services become sets.
+//! Converts rules of the API to rules that a node enforces: selectors, named ports and services become sets.
 
 use super::archive::Archive;
 use super::ids::RulesId;
@@ -15,13 +15,13 @@ use tortie_plan::{
     Action, Direction, Http, HttpPath, Icmp, IpVersion, PortRange, Rule, RuleIndex, SetId, SetKind, Side,
 };
 
-/// Rules as a node enforces them, and the sets they need.
+/// Rules that a node enforces, and the sets they need.
 #[derive(Debug)]
 pub(super) struct Converted {
     pub ingress: Vec<Rule>,
     pub egress: Vec<Rule>,
     pub needs: Box<[Arc<NeededSet>]>,
-    /// What cannot be expressed, and what stands for it.
+    /// Criteria that cannot be expressed, and how they are treated.
     pub problems: Vec<String>,
 }
 
@@ -29,13 +29,13 @@ pub(super) struct Converted {
 #[derive(Clone, Copy)]
 pub(super) struct Converter<'a> {
     pub archive: &'a Archive,
-    /// The set of a selector, if there is one already.
+    /// Returns the set of a selector, if it already exists.
     pub known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
 }
 
 impl Converter<'_> {
-    /// The rules of a policy of a namespace, which is empty for global policies and profiles. Where there are none to read,
-    /// everything is denied.
+    /// Converts the rules of a policy. `namespace` is empty for global policies and profiles. If there are no rules
+    /// or they cannot be read, everything is denied.
     pub fn rules(self, id: Option<RulesId>, namespace: &str) -> Converted {
         let Some(id) = id else { return Converted::denying() };
         let (ingress, egress) = match self.archive.read(id) {
@@ -61,18 +61,18 @@ impl Converted {
         Converted { ingress: deny(), egress: deny(), needs: Box::default(), problems: Vec::new() }
     }
 
-    /// All that is wrong, in one text.
+    /// Returns all problems in one text.
     pub fn problem(&self) -> Option<String> {
         (!self.problems.is_empty()).then(|| self.problems.join("; "))
     }
 }
 
-/// Converts the rules of one policy or profile, and collects the sets they need.
+/// Converts the rules of one policy or profile and collects the sets they need.
 struct Conversion<'a> {
     namespace: &'a str,
     known: &'a dyn Fn(&Selector) -> Option<Arc<NeededSet>>,
     needs: Vec<Arc<NeededSet>>,
-    /// Why criteria of the rule at hand cannot be expressed.
+    /// Reasons why criteria of the current rule cannot be expressed.
     broken: Vec<String>,
     problems: Vec<String>,
 }
@@ -83,8 +83,8 @@ impl Conversion<'_> {
         positions.map(|(position, rule)| self.closed_rule(direction, RuleIndex::at(position), rule)).collect()
     }
 
-    /// A rule of which something cannot be expressed fails closed, and no other rule with it: one that denies does so
-    /// without the criterion in question, any other matches nothing.
+    /// Converts a rule. A rule with a criterion that cannot be expressed fails closed, without affecting other rules:
+    /// a rule that denies ignores the criterion, any other rule matches nothing.
     fn closed_rule(&mut self, direction: Direction, index: RuleIndex, rule: &kinds::Rule) -> Rule {
         let needed = self.needs.len();
         let converted = self.rule(rule);
@@ -110,7 +110,7 @@ impl Conversion<'_> {
         })
     }
 
-    /// With what is broken left out.
+    /// Converts a rule, leaving out broken criteria.
     fn rule(&mut self, rule: &kinds::Rule) -> Rule {
         let action = match &rule.action {
             kinds::Action::Allow => Action::Allow,
@@ -136,8 +136,8 @@ impl Conversion<'_> {
         }
     }
 
-    /// Nets of which some cannot be read. The others are used if leaving some out cannot open anything: a rule that does
-    /// not deny may match less, one that denies may match more.
+    /// Parses nets. If some are invalid, the others are used only if leaving some out cannot allow more traffic: a
+    /// rule that does not deny may match less, one that denies may match more.
     fn nets(&mut self, texts: &[String], may_leave_out: bool) -> Vec<IpNet> {
         let (mut nets, mut wrong) = (Vec::with_capacity(texts.len()), Vec::new());
         for text in texts {
@@ -167,7 +167,8 @@ impl Conversion<'_> {
         });
         (side.ports, side.named_ports) = self.ports(&entity.ports, rule, found.selector.as_ref());
         (side.not_ports, side.not_named_ports) = self.ports(&entity.not_ports, rule, found.selector.as_ref());
-        // A set of named ports holds only what the selector matches, so on its own it says all.
+        // A set of named ports contains only endpoints that the selector matches, so the selector's own set is not
+        // needed.
         let implied = side.ports.is_empty() && !side.named_ports.is_empty();
         if let Some(selector) = found.selector.filter(|_| !implied) {
             side.sets.push(self.nets_of(selector));
@@ -260,7 +261,7 @@ enum End {
     Destination,
 }
 
-/// As given; else the one that the name of the protocol implies, which its number does not.
+/// Returns the given version, else the one that the name of the protocol implies; a protocol number implies none.
 fn ip_version(rule: &kinds::Rule) -> Result<Option<IpVersion>, String> {
     match (rule.ip_version, &rule.protocol) {
         (Some(4), _) => Ok(Some(IpVersion::V4)),
@@ -277,7 +278,7 @@ fn protocol(protocol: &Option<Protocol>) -> Result<Option<u8>, String> {
     protocol.number().map(Some).ok_or_else(|| format!("protocol {protocol} is not known"))
 }
 
-/// Without a type it restricts nothing.
+/// Converts ICMP fields. Without a type they do not restrict the rule.
 fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
     let Some(fields) = fields else { return Ok(None) };
     let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is no ICMP type or code"));
@@ -285,7 +286,7 @@ fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
     Ok(Some(Icmp { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
 }
 
-/// A net, or an address as the net of it alone.
+/// Parses a net, or an address as a net of full prefix length.
 pub(super) fn net(text: &str) -> Option<IpNet> {
     let net = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().map(IpNet::from).ok())?;
     Some(net.trunc())

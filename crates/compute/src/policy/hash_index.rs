@@ -1,4 +1,4 @@
-//! Finds ids by what they stand for, which is kept elsewhere.
+//! Finds IDs by their values, which are stored elsewhere.
 
 use super::ids::Id;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -10,7 +10,7 @@ pub(super) struct HashIndex<I> {
     hasher: DefaultHashBuilder,
 }
 
-/// The hash is kept: to look at all that the ids stand for whenever the table grows would take longer than all else.
+/// The hash is stored: hashing all values again whenever the table grows would take longer than everything else.
 #[derive(Clone, Copy, Debug)]
 struct Entry<I> {
     hash: u32,
@@ -23,13 +23,13 @@ impl<I> Default for HashIndex<I> {
     }
 }
 
-/// The table looks at both ends of a hash.
+/// Spreads a hash over 64 bits: the table uses both ends of a hash.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl<I: Id> HashIndex<I> {
-    /// To be asked once for each value.
+    /// Returns the hash of a value. Callers compute it once for each value.
     pub fn hash(&self, value: &(impl Hash + ?Sized)) -> u32 {
         self.hasher.hash_one(value) as u32
     }
@@ -39,7 +39,7 @@ impl<I: Id> HashIndex<I> {
         self.table.find(spread(hash), same).map(|entry| entry.id)
     }
 
-    /// All that may stand for something with this hash.
+    /// Returns all IDs whose values may have this hash.
     pub fn candidates(&self, hash: u32) -> impl Iterator<Item = I> {
         let entries = self.table.iter_hash(spread(hash));
         entries.filter(move |entry| entry.hash == hash).map(|entry| entry.id)

@@ -1,9 +1,9 @@
-//! Small sets of ids: most have one member, few have many.
+//! Small sets of IDs: most have one member, few have many.
 
 use super::ids::Id;
 use std::collections::BTreeSet;
 
-/// Up to this many are kept in a sorted list.
+/// Maximum size of a sorted list.
 const FEW: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) enum IdSet<I> {
 }
 
 impl<I: Id> IdSet<I> {
-    /// Whether it was not there yet.
+    /// Inserts an ID. Returns whether it is new.
     pub fn insert(&mut self, id: I) -> bool {
         match self {
             IdSet::None => {
@@ -43,7 +43,7 @@ impl<I: Id> IdSet<I> {
         }
     }
 
-    /// Whether it was there.
+    /// Removes an ID. Returns whether it was present.
     pub fn remove(&mut self, id: I) -> bool {
         match self {
             IdSet::None => false,
@@ -64,7 +64,7 @@ impl<I: Id> IdSet<I> {
             }
             IdSet::Many(set) => {
                 let there = set.remove(&id);
-                // Half as many as it takes to become one, so that a set on the edge does not change all the time.
+                // Convert back only at half the limit, so that a set near the limit does not convert all the time.
                 if set.len() < FEW / 2 {
                     *self = IdSet::Few(Box::new(set.iter().copied().collect()));
                 }

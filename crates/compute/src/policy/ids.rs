@@ -1,8 +1,8 @@
-//! Numbers of four bytes that name things, each kind of thing with a type of its own.
+//! IDs of four bytes, with a separate type for each kind of object.
 
 use std::hash::Hash;
 
-/// A name for something that is kept in a table.
+/// ID of an object in a table.
 pub(super) trait Id: Copy + Eq + Ord + Hash + Default {
     fn new(number: u32) -> Self;
     fn number(self) -> u32;
@@ -37,9 +37,9 @@ ids! {
     ProfileListId,
     /// A list of named ports.
     PortListId,
-    /// Endpoints that no selector can tell apart.
+    /// Endpoints that no selector can distinguish.
     ClassId,
-    /// Something that has labels and addresses.
+    /// An object with labels and addresses.
     LabelledId,
     /// A selector of a matcher.
     SelectorId,
@@ -51,7 +51,7 @@ ids! {
     SetSlot,
 }
 
-/// The name of nothing: no table ever gets so long.
+/// Returns the ID of no object: no table ever gets so long.
 pub(super) fn nothing<I: Id>() -> I {
     I::new(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! An interner: each string is kept once, however many hold it, and is named by an id of four bytes.
+//! Interner: stores each string once, with a reference count, and gives it an ID of four bytes.
 
 use super::arena::{Arena, Span};
 use super::chunked::{ChunkedVec, IdAllocator};
@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 pub(super) struct Interner<I> {
     slots: ChunkedVec<I, Slot>,
     ids: IdAllocator<I>,
-    /// Without the hashes, unlike a hash index: there are too many of these.
+    /// Without the hashes, unlike `HashIndex`: there are too many strings.
     table: HashTable<I>,
     hasher: DefaultHashBuilder,
     arena: Arena,
@@ -35,19 +35,19 @@ struct Slot {
 }
 
 impl<I: Id> Interner<I> {
-    /// The id of a string, with one holder more.
+    /// Returns the ID of a string and adds a reference.
     pub fn hold(&mut self, text: &str) -> I {
         let id = self.intern(text);
         self.hold_again(id);
         id
     }
 
-    /// One holder more of a string that has an id.
+    /// Adds a reference to a string that has an ID.
     pub fn hold_again(&mut self, id: I) {
         self.slots.at(id).holders += 1;
     }
 
-    /// The id of a string, which somebody is about to hold.
+    /// Returns the ID of a string. The caller must add a reference.
     pub fn intern(&mut self, text: &str) -> I {
         let hash = self.hasher.hash_one(text.as_bytes());
         if let Some(id) = self.table.find(hash, |id| self.bytes(*id) == text.as_bytes()) {
@@ -61,7 +61,7 @@ impl<I: Id> Interner<I> {
         id
     }
 
-    /// One holder less; after the last one the id may become another string's.
+    /// Drops a reference. After the last one, the ID may be reused for another string.
     pub fn release(&mut self, id: I) {
         let slot = self.slots.at(id);
         slot.holders -= 1;
@@ -83,7 +83,7 @@ impl<I: Id> Interner<I> {
     }
 
     pub fn get(&self, id: I) -> &str {
-        // What was put in was text.
+        // Only valid UTF-8 was stored.
         std::str::from_utf8(self.bytes(id)).unwrap_or_default()
     }
 

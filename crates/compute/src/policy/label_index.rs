@@ -1,6 +1,6 @@
-//! The label index: for each label key that a selector needs, who has the label and which selectors ask for it.
+//! Label index: for each label key that a selector needs, the label sets that have it and the selectors that need it.
 //!
-//! Endpoints have many labels that no selector ever asks for. These are not indexed, and cost nothing here.
+//! Endpoints have many labels that no selector needs. These are not indexed and cost nothing here.
 
 use super::id_set::IdSet;
 use super::ids::{Id, LabelSetId, SelectorId, Symbol};
@@ -9,20 +9,20 @@ use hashbrown::HashMap;
 /// The index of one label key.
 #[derive(Debug, Default)]
 pub(super) struct KeyIndex {
-    /// How many selectors need the key.
+    /// Number of selectors that need the key.
     pub users: u32,
-    /// The selectors that are found by the key, whatever the value is.
+    /// The selectors that are found by the key, regardless of the value.
     pub any_value: IdSet<SelectorId>,
     /// The selectors that are found by a value.
     pub by_value: ValueIndex<SelectorId>,
     /// The label sets that have the key.
     pub label_sets: ValueIndex<LabelSetId>,
-    /// The profiles that endpoints inherit it from.
+    /// The profiles from which endpoints inherit the key.
     pub profiles: ValueIndex<Symbol>,
 }
 
-/// Ids by the value of a label. Many values have one id: names, addresses, serial numbers. These are kept apart since they
-/// need less room.
+/// IDs by the value of a label. Many values, such as names, addresses and serial numbers, have one ID. These are
+/// stored separately, since they need less memory.
 #[derive(Debug)]
 pub(super) struct ValueIndex<I> {
     one: HashMap<Symbol, I>,
@@ -37,12 +37,12 @@ impl<I> Default for ValueIndex<I> {
 }
 
 impl KeyIndex {
-    /// How much is found under a value.
+    /// Returns the number of IDs that are found under a value.
     pub fn cost_of(&self, value: Symbol) -> usize {
         self.label_sets.count(value) + self.by_value.count(value)
     }
 
-    /// How much is found under the key.
+    /// Returns the number of IDs that are found under the key.
     pub fn cost(&self) -> usize {
         self.label_sets.len + self.any_value.len()
     }
@@ -65,7 +65,7 @@ impl KeyIndex {
         }
     }
 
-    /// The selectors that may match what has the key with this value.
+    /// Returns the selectors that may match a label set with this value of the key.
     pub fn selectors(&self, value: Symbol) -> impl Iterator<Item = SelectorId> {
         self.any_value.iter().chain(self.by_value.of(value))
     }
@@ -110,7 +110,7 @@ impl<I: Id> ValueIndex<I> {
         self.one.values().copied().chain(self.more.values().flat_map(IdSet::iter))
     }
 
-    /// The values that something has.
+    /// Returns the values that have IDs.
     pub fn values(&self) -> impl Iterator<Item = Symbol> {
         self.one.keys().chain(self.more.keys()).copied()
     }

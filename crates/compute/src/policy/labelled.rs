@@ -1,4 +1,4 @@
-//! Whatever has labels and addresses: workload endpoints, host endpoints, network sets, of the whole cluster.
+//! Objects with labels and addresses: workload endpoints, host endpoints and network sets of the whole cluster.
 
 use super::arena::{Arena, Span};
 use super::chunked::{ChunkedVec, IdAllocator};
@@ -10,7 +10,7 @@ use super::symbols::SymbolTable;
 use ipnet::IpNet;
 use tortie_model::{Key, Kind};
 
-/// A port that rules can refer to by its name.
+/// A port that rules can reference by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NamedPort {
     pub name: Symbol,
@@ -41,11 +41,11 @@ pub(super) struct Labelled {
     pub class: ClassId,
     nets: Nets,
     ports: PortListId,
-    /// Where a workload endpoint is.
+    /// The node of a workload endpoint.
     pub node: Symbol,
 }
 
-/// What an item is made of. Nets and ports are sorted and each is there once.
+/// The parts of an item. Nets and ports are sorted and unique.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
     pub namespace: Symbol,
@@ -55,7 +55,7 @@ pub(super) struct Parts<'a> {
     pub ports: &'a [NamedPort],
 }
 
-/// Nearly all have one.
+/// The nets of an item; nearly all items have one.
 #[derive(Debug, PartialEq, Eq)]
 enum Nets {
     One(IpNet),
@@ -69,7 +69,7 @@ pub(super) struct LabelledTable {
     by_name: HashIndex<LabelledId>,
     names: Arena,
     by_net: HashIndex<LabelledId>,
-    /// By class; empty for classes without items.
+    /// Items by class; empty for classes without items.
     of_class: ChunkedVec<ClassId, IdSet<LabelledId>>,
     ports: Pool<PortListId, Box<[NamedPort]>>,
 }
@@ -136,7 +136,7 @@ impl LabelledTable {
         self.of_class.get(class).unwrap_or(&NOTHING)
     }
 
-    /// Everything that has exactly this net.
+    /// Returns all items that have exactly this net.
     pub fn having(&self, net: IpNet) -> impl Iterator<Item = (LabelledId, &Labelled)> {
         let candidates = self.by_net.candidates(self.by_net.hash(&net));
         let found = candidates.filter_map(|id| Some((id, self.get(id)?)));
@@ -174,7 +174,7 @@ impl LabelledTable {
         id
     }
 
-    /// The item and the ports that it held.
+    /// Removes an item. Returns it with its ports.
     pub fn remove(&mut self, id: LabelledId) -> Option<(Labelled, Box<[NamedPort]>)> {
         let item = self.slots.get_mut(id)?.take()?;
         self.by_name.remove(self.hash(item.kind, item.namespace, self.names.get(item.name)), id);
@@ -193,7 +193,7 @@ impl LabelledTable {
         self.by_name.len()
     }
 
-    /// Every workload endpoint of the cluster, with its name and its addresses.
+    /// Returns every workload endpoint of the cluster with its name and its addresses.
     pub fn workloads(&self) -> impl Iterator<Item = (&str, &Labelled, &[IpNet])> {
         let workloads = self
             .slots

@@ -1,6 +1,7 @@
-//! Sets of labels, each kept once.
+//! Sets of labels, each stored once.
 //!
-//! Pods of one make have the same label keys and differ in the values, so the keys are kept once for all of them.
+//! Pods of the same template have the same label keys and differ in the values, so the keys are stored once for all
+//! of them.
 
 use super::ids::{Id, KeyListId, LabelSetId, Symbol, nothing};
 use super::interner::Interner;
@@ -11,15 +12,15 @@ pub(super) type Label = (Symbol, Symbol);
 #[derive(Debug, Default)]
 pub(super) struct LabelSets {
     keys: Pool<KeyListId, Box<[Symbol]>>,
-    /// The id of the keys, then a symbol for the value of each of them: in one allocation, since there are millions.
+    /// The ID of the keys, then a symbol for the value of each key: in one allocation, since there are millions.
     sets: Pool<LabelSetId, Box<[u32]>>,
-    /// Buffers, kept for the next set.
+    /// Buffers, reused for the next set.
     scratch_keys: Vec<Symbol>,
     scratch: Vec<u32>,
 }
 
 impl LabelSets {
-    /// The id of a set, with one holder more. The labels are sorted; the set holds their symbols.
+    /// Returns the ID of a set and adds a reference. The labels must be sorted; the set references their symbols.
     pub fn hold(&mut self, interner: &mut Interner<Symbol>, labels: &[Label]) -> LabelSetId {
         let LabelSets { keys, sets, scratch_keys, scratch } = self;
         scratch_keys.clear();

@@ -1,4 +1,4 @@
-//! The endpoints of this node: which policies apply to each, in order.
+//! The endpoints of this node and the policies that apply to each, in order.
 
 use super::id_set::IdSet;
 use super::ids::{ClassId, LabelledId, PolicySlot, SelectorId};
@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{EndpointId, HostEndpoint, PolicyId, Tier, TierEnd, Update, WorkloadId, WorkloadPolicy};
 
-/// The policies of one tier, by number.
+/// The policies of one tier, by slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TierPolicies {
     pub tier: String,
@@ -16,7 +16,7 @@ pub(super) struct TierPolicies {
     pub egress: Vec<PolicySlot>,
 }
 
-/// What applies to an endpoint.
+/// The policies that apply to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AppliedTiers {
     pub normal: Vec<TierPolicies>,
@@ -25,7 +25,7 @@ pub(super) struct AppliedTiers {
     pub pre_dnat: Vec<TierPolicies>,
 }
 
-/// The same with the names of the policies.
+/// The same with the IDs of the policies.
 #[derive(Debug)]
 struct Tiers {
     normal: Vec<Tier>,
@@ -34,15 +34,15 @@ struct Tiers {
     pre_dnat: Vec<Tier>,
 }
 
-/// What applies to all endpoints that the same selectors match.
+/// The policies that apply to all endpoints that the same selectors match.
 struct Answer<'a> {
     matched: &'a IdSet<SelectorId>,
     applied: AppliedTiers,
-    /// Made when the first endpoint needs it.
+    /// Computed when the first endpoint needs it.
     tiers: Option<Tiers>,
 }
 
-/// An endpoint without the tiers, which are computed.
+/// An endpoint without its tiers, which are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EndpointBase {
     Workload(WorkloadId, WorkloadPolicy),
@@ -52,11 +52,11 @@ pub(super) enum EndpointBase {
 #[derive(Debug)]
 pub(super) struct Local {
     pub base: EndpointBase,
-    /// Whether it is in the plan; an endpoint whose interface belongs to another one is not.
+    /// Whether it is in the plan; an endpoint whose interface belongs to another endpoint is not.
     pub wired: bool,
-    /// The class it counts for.
+    /// The class in which it is counted.
     pub class: Option<ClassId>,
-    /// The profiles it counts for.
+    /// The profiles that it references.
     pub profiles: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Locals {
     pub all: HashMap<LabelledId, Local>,
     pub of_class: HashMap<ClassId, IdSet<LabelledId>>,
     pub by_id: BTreeMap<EndpointId, LabelledId>,
-    /// To be looked at again.
+    /// Endpoints to re-evaluate at the next flush.
     pub stale: BTreeSet<EndpointId>,
     pub in_plan: BTreeMap<EndpointId, (EndpointBase, AppliedTiers)>,
 }
@@ -78,7 +78,7 @@ impl EndpointBase {
         }
     }
 
-    /// Host endpoints have more than one list of policies, workloads only the first.
+    /// Returns the lists that the endpoint has: host endpoints have all of them, workloads only the first.
     fn fit(&self, applied: &AppliedTiers) -> AppliedTiers {
         match self {
             EndpointBase::Workload(..) => {
@@ -151,7 +151,8 @@ impl Locals {
         self.stale.extend(items.filter_map(|item| self.all.get(&item)).map(|local| local.base.id()));
     }
 
-    /// What changed, given the selectors that match a class, what applies to its endpoints, and how policies are called.
+    /// Returns the changes. The callbacks return the selectors that match a class, the policies that apply to its
+    /// endpoints, and the ID of a policy.
     pub fn flush<'a>(
         &mut self,
         matched: impl Fn(ClassId) -> &'a IdSet<SelectorId>,
@@ -159,7 +160,7 @@ impl Locals {
         name: impl Fn(PolicySlot) -> Option<PolicyId>,
     ) -> Changes {
         let mut changes = Changes::default();
-        // A change of one policy concerns endpoints that mostly have the same policies.
+        // A change of one policy mostly affects endpoints with the same policies.
         let mut last: Option<Answer<'a>> = None;
         for id in std::mem::take(&mut self.stale) {
             let local = self.by_id.get(&id).and_then(|item| self.all.get(item));

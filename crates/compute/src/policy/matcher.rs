@@ -1,11 +1,11 @@
-//! Which selectors match which classes of endpoints, kept up to date as both come and go.
+//! Matches selectors against classes of endpoints, incrementally as both are added and removed.
 //!
-//! Neither side is searched as a whole. A selector is indexed by one label that it cannot match without, so that a class
-//! finds the few selectors that may match it; classes are indexed by their labels, so that a selector finds the few
-//! classes that it may match. Only those are evaluated.
+//! Neither side is searched as a whole. A selector is indexed by one label that it cannot match without, so that a
+//! class finds the few selectors that may match it; classes are indexed by their labels, so that a selector finds the
+//! few classes that it may match. Only those are evaluated.
 //!
-//! Label keys that no selector needs are not indexed. The first selector that needs a key builds its index with one scan of
-//! all label sets; from then on the index is kept up to date.
+//! Label keys that no selector needs are not indexed. The first selector that needs a key builds its index with one
+//! scan of all label sets; from then on the index is kept up to date.
 
 use super::chunked::ChunkedVec;
 use super::id_set::IdSet;
@@ -17,40 +17,40 @@ use super::symbols::{InheritedChange, SymbolTable};
 use hashbrown::HashMap;
 use tortie_model::selector::{Requirement, Requirements, Selector};
 
-/// As many indexes are kept without a user in any case.
+/// Number of unused indexes that are always kept.
 const SPARE_INDEXES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
     selectors: Pool<SelectorId, Box<Selector>>,
-    /// By selector.
+    /// The label by which each selector is indexed.
     indexed_by: ChunkedVec<SelectorId, IndexedBy>,
     label_index: HashMap<Symbol, KeyIndex>,
-    /// Indexes that no selector needs at the moment. They are kept for a while: selectors come back.
+    /// Number of indexes that no selector needs at the moment. They are kept for a while, since selectors return.
     unused: usize,
     unindexed: IdSet<SelectorId>,
-    /// How many classes a selector matches.
+    /// Number of classes that each selector matches.
     counts: HashMap<SelectorId, u32>,
-    /// Label set to classes.
+    /// Classes by label set.
     of_labels: ChunkedVec<LabelSetId, IdSet<ClassId>>,
-    /// Profile to classes.
+    /// Classes by profile.
     of_profile: ValueIndex<ClassId>,
     matched: HashMap<ClassId, IdSet<SelectorId>>,
     pub evaluations: Evaluations,
 }
 
-/// How often a selector was evaluated.
+/// How often selectors were evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evaluations {
     pub matching: u64,
     pub failing: u64,
-    /// How often the classes for a new selector were looked for: by a value, by a key, among all.
+    /// How often the classes for a new selector were searched: by a value, by a key, among all.
     pub by_value: u64,
     pub by_key: u64,
     pub among_all: u64,
 }
 
-/// The label by which a selector is found.
+/// The label by which a selector is indexed.
 #[derive(Clone, Debug, Default)]
 enum IndexedBy {
     /// It can match nothing.
@@ -59,11 +59,11 @@ enum IndexedBy {
     Key(Symbol),
     Value(Symbol, Symbol),
     Values(Box<(Symbol, Vec<Symbol>)>),
-    /// It needs no label.
+    /// It needs no label; all classes are searched.
     Scan,
 }
 
-/// What a change means for one class.
+/// Changes of the selectors that match one class.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
     pub gone: Vec<SelectorId>,
@@ -75,7 +75,7 @@ impl Matcher {
         self.selectors.len()
     }
 
-    /// How many of the selectors are found by a label.
+    /// Returns the number of selectors that are indexed by a label.
     pub fn indexed(&self) -> usize {
         self.selectors.len() - self.unindexed.len()
     }
@@ -88,7 +88,7 @@ impl Matcher {
         self.selectors.find(selector)
     }
 
-    /// The selectors that match a class.
+    /// Returns the selectors that match a class.
     pub fn matched(&self, class: ClassId) -> &IdSet<SelectorId> {
         static NOTHING: IdSet<SelectorId> = IdSet::None;
         self.matched.get(&class).unwrap_or(&NOTHING)
@@ -98,7 +98,7 @@ impl Matcher {
         self.counts.contains_key(&selector)
     }
 
-    /// One holder more of a selector.
+    /// Adds a reference to a selector, which is evaluated if it is new.
     pub fn hold(&mut self, symbols: &mut SymbolTable, selector: &Selector) -> SelectorId {
         let id = self.selectors.hold(selector, || Box::new(selector.clone()));
         if self.selectors.holders(id) > 1 {
@@ -151,7 +151,7 @@ impl Matcher {
         }
     }
 
-    /// Selectors are about to come: the indexes that they need are built in one scan of the label sets.
+    /// Builds the indexes that new selectors will need, in one scan of the label sets.
     pub fn prepare<'a>(&mut self, symbols: &mut SymbolTable, selectors: impl Iterator<Item = &'a Selector>) {
         let keys = selectors.flat_map(|selector| keys(&selector.requirements()).collect::<Vec<_>>());
         self.build_indexes(symbols, keys);
@@ -197,7 +197,7 @@ impl Matcher {
         }
     }
 
-    /// Drops the indexes that no selector needs once they are the larger part.
+    /// Drops the indexes that no selector needs once they are the majority.
     fn drop_unused_indexes(&mut self, symbols: &mut SymbolTable) {
         if self.unused <= SPARE_INDEXES + self.label_index.len() / 2 {
             return;
@@ -211,7 +211,7 @@ impl Matcher {
         self.unused = 0;
     }
 
-    /// The classes that a selector matches.
+    /// Returns the classes that a selector matches.
     pub fn matching(&self, id: SelectorId) -> Vec<ClassId> {
         let Some(indexed_by) = self.indexed_by.get(id) else { return Vec::new() };
         if !self.matches_any(id) {
@@ -222,7 +222,7 @@ impl Matcher {
         classes
     }
 
-    /// A class that has not been here comes.
+    /// Adds a new class.
     pub fn enter(&mut self, symbols: &SymbolTable, class: ClassId) {
         let labels = symbols.labels_of(class);
         let classes = self.of_labels.at(labels);
@@ -246,7 +246,7 @@ impl Matcher {
         }
     }
 
-    /// A class that is here goes.
+    /// Removes a class.
     pub fn leave(&mut self, symbols: &SymbolTable, class: ClassId) {
         let matched = self.matched.get(&class).cloned().unwrap_or_default();
         for id in matched.iter() {
@@ -269,8 +269,8 @@ impl Matcher {
         }
     }
 
-    /// Endpoints inherit other labels from a profile now. What that means for their classes is found out by
-    /// [`Matcher::compare`].
+    /// Updates the indexes after a change of the labels that endpoints inherit from a profile. [`Matcher::compare`]
+    /// determines the effect on their classes.
     pub fn inherited_changed(&mut self, symbols: &SymbolTable, change: &InheritedChange) {
         let profile = change.profile;
         if self.of_profile.count(profile) > 0 {
@@ -282,7 +282,7 @@ impl Matcher {
         }
     }
 
-    /// Changes the indexes of those labels whose key has one.
+    /// Updates the indexes of those labels whose key is indexed.
     fn update_indexes(
         &mut self,
         labels: impl Iterator<Item = Label>,
@@ -295,12 +295,13 @@ impl Matcher {
         }
     }
 
-    /// The classes that inherit labels from a profile.
+    /// Returns the classes that inherit labels from a profile.
     pub fn inheriting(&self, profile: Symbol) -> Vec<ClassId> {
         self.of_profile.of(profile).collect()
     }
 
-    /// How the selectors of a class change now that it inherits other labels; to be handed to [`Matcher::settle`].
+    /// Returns how the selectors that match a class change with its inherited labels; the caller passes the result to
+    /// [`Matcher::settle`].
     pub fn compare(&mut self, symbols: &SymbolTable, class: ClassId) -> Difference {
         let now: IdSet<SelectorId> = self.matching_now(symbols, class).into_iter().collect();
         let before = self.matched(class);
@@ -358,8 +359,8 @@ impl Matcher {
         matches
     }
 
-    /// Under which label to file a selector: the one that the fewest classes have and the fewest selectors need. Its values
-    /// have one holder more; the key is the index's.
+    /// Chooses the label by which a selector is indexed: the one that the fewest classes have and the fewest
+    /// selectors need. Adds a reference to its values; the index references the key.
     fn choose(&self, symbols: &mut SymbolTable, requirements: &Requirements<'_>) -> IndexedBy {
         if requirements.impossible {
             return IndexedBy::Nothing;
@@ -420,7 +421,7 @@ impl Matcher {
 }
 
 impl IndexedBy {
-    /// Each label that it stands under; without a value if any will do.
+    /// Visits each label under which the selector is indexed; without a value if any value matches.
     fn each(&self, mut visit: impl FnMut(Symbol, Option<Symbol>)) {
         match self {
             IndexedBy::Nothing | IndexedBy::Scan => {}
@@ -440,7 +441,7 @@ impl Evaluations {
     }
 }
 
-/// The label keys that a selector asks for.
+/// Returns the label keys that a selector needs.
 fn keys<'a>(requirements: &Requirements<'a>) -> impl Iterator<Item = &'a str> {
     let asked = requirements.labels.iter().filter(|(_, requirement)| **requirement != Requirement::Absent);
     asked.map(|(key, _)| *key)

@@ -1,4 +1,4 @@
-//! Policy: which policies and profiles apply to the endpoints of this node, and whom their rules mean.
+//! Policy: the policies and profiles that apply to the endpoints of this node, and the address sets of their rules.
 //!
 //! ```text
 //! endpoints, network sets --> symbols (labels, classes) --> cluster_matches --> sets --> members of sets in use
@@ -6,8 +6,8 @@
 //! policies, tiers --> parsed --> policy_table (which are in force, in which order) --^
 //! ```
 //!
-//! What comes in is indexed at once; what follows from it is worked out in [`Policies::flush`], so that what comes and goes
-//! in between costs nothing further.
+//! Incoming objects are indexed immediately; their effects are computed in [`Policies::flush`], so that intermediate
+//! states cost nothing further.
 
 mod archive;
 mod arena;
@@ -62,9 +62,9 @@ pub(crate) struct Policies {
     /// The rules of policies and profiles.
     archive: Archive,
     labelled: LabelledTable,
-    /// All classes, against the selectors of sets in use.
+    /// Matches all classes against the selectors of sets in use.
     cluster_matches: Matcher,
-    /// Classes with endpoints of this node, against the selectors of policies.
+    /// Matches the classes with endpoints of this node against the selectors of policies.
     local_matches: Matcher,
     sets: Sets,
     services: ServiceEndpoints,
@@ -80,8 +80,8 @@ impl Policies {
         Policies { host: host.to_owned(), ..Policies::default() }
     }
 
-    /// A resource stands like this now. Says what of it cannot be used. Limits of the API are not asked here: they are for
-    /// whoever writes the object.
+    /// Adds or replaces a resource. Returns a description of the parts that cannot be used. API limits are not
+    /// checked here: they apply to the client that writes the object.
     pub fn put(&mut self, key: &Key, resource: &Resource) -> Option<String> {
         match resource {
             Resource::Profile(profile) => {
@@ -143,12 +143,13 @@ impl Policies {
         }
     }
 
-    /// Any endpoint of the cluster, as others see it.
+    /// Adds or replaces an endpoint of any node of the cluster, as the rules of other endpoints see it.
     pub fn put_endpoint(&mut self, key: &Key, endpoint: &WorkloadEndpoint) {
         self.put_item(LabelledName::of(key), Subject::of_workload(endpoint));
     }
 
-    /// How an endpoint of this node looks apart from what is computed. `put_endpoint` comes before.
+    /// Adds or replaces an endpoint of this node, without its tiers, which are computed. `put_endpoint` must be
+    /// called first.
     pub fn put_workload(
         &mut self,
         key: &Key,
@@ -169,14 +170,14 @@ impl Policies {
         self.put_local(item, EndpointBase::Workload(id.clone(), policy), None);
     }
 
-    /// An endpoint is not one of this node's, or is no good.
+    /// Removes an endpoint that does not belong to this node or is invalid.
     pub fn remove_workload(&mut self, key: &Key) {
         if let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) {
             self.remove_local(item);
         }
     }
 
-    /// Whether an endpoint of this node has the interface it asks for.
+    /// Sets whether an endpoint of this node has the interface it requests.
     pub fn set_wired(&mut self, key: &Key, wired: bool) {
         let Some(item) = self.labelled.find(&self.symbols, LabelledName::of(key)) else { return };
         if let Some(local) = self.locals.all.get_mut(&item) {
@@ -197,7 +198,7 @@ impl Policies {
         self.mark(concerned);
     }
 
-    /// Whether what a host endpoint of this node sends is marked.
+    /// Returns whether a host endpoint of this node sets the DSCP of its packets.
     pub fn any_marked(&self) -> bool {
         let mut hosts = self.locals.in_plan.range(EndpointId::Host(String::new())..);
         hosts.any(|(_, (base, _))| matches!(base, EndpointBase::Host(_, host) if host.dscp.is_some()))
@@ -251,7 +252,7 @@ impl Policies {
         }
         let view = MatchView::of(&self.labelled, &self.cluster_matches, &self.services);
         self.sets.touch(&view, class, parts.nets, &ports);
-        // The item keeps its number if it had one: the number is taken again at once.
+        // A known item keeps its ID: the ID is reused immediately.
         let local = known.and_then(|known| self.locals.all.remove(&known));
         let old = known.and_then(|known| self.labelled.remove(known));
         let item = self.labelled.insert(name.kind, name.name, parts);
@@ -302,7 +303,7 @@ impl Policies {
         ports.iter().for_each(|port| self.symbols.release(port.name));
     }
 
-    /// A profile gives these labels.
+    /// Sets the labels that endpoints inherit from a profile.
     fn set_inherited_labels(&mut self, profile: &str, labels: &BTreeMap<String, String>) {
         let labels = labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         let Some(change) = self.symbols.set_inherited(profile, labels) else { return };
@@ -371,7 +372,7 @@ impl Policies {
         }
     }
 
-    /// Counts a local endpoint for the class it is of now, and for its profiles.
+    /// Updates the class and the profiles for which a local endpoint is counted.
     fn settle(&mut self, item: LabelledId) {
         let class = self.labelled.get(item).map(|item| item.class);
         let Some(local) = self.locals.all.get_mut(&item) else { return };
@@ -405,7 +406,7 @@ impl Policies {
         }
     }
 
-    /// Policies may come into force or go out of it with a class.
+    /// Marks the policies that match a class: they may come into force or cease to be in force with it.
     fn class_changed(&mut self, class: ClassId) {
         for selector in self.local_matches.matched(class).iter() {
             self.policies.selector_changed(selector);
@@ -416,7 +417,7 @@ impl Policies {
         classes.into_iter().for_each(|class| self.locals.mark_class(class));
     }
 
-    /// What changed in the plan: what others refer to comes first in `added` and last in `removed`.
+    /// Returns the changes of the plan. Referenced objects come first in `added` and last in `removed`.
     pub fn flush(&mut self) -> Changes {
         let (sets, cluster_matches) = (&self.sets, &self.cluster_matches);
         let known = |selector: &_| sets.known(cluster_matches, selector);
@@ -447,7 +448,7 @@ impl Policies {
         }
     }
 
-    /// Endpoints of other nodes: name, node, addresses.
+    /// Returns the endpoints of other nodes: name, node, addresses.
     pub fn remote_workloads(&self) -> impl Iterator<Item = (Name, &str, Vec<IpAddr>)> {
         self.labelled.workloads().filter_map(|(name, item, nets)| {
             let (namespace, node) = (self.symbols.text(item.namespace), self.symbols.text(item.node));
@@ -456,7 +457,7 @@ impl Policies {
         })
     }
 
-    /// Whether a workload endpoint of the cluster has the address, or a host endpoint is expected to.
+    /// Returns whether a workload endpoint of the cluster has the address, or a host endpoint is expected to have it.
     pub fn has_endpoint_address(&self, address: IpAddr) -> bool {
         self.labelled.having(IpNet::from(address)).any(|(_, item)| item.is_endpoint())
     }
@@ -483,14 +484,14 @@ impl Policies {
     }
 }
 
-/// The entries of a network set that are no nets; the others are used.
+/// Returns a description of the entries of a network set that are not nets; the others are used.
 fn not_nets(nets: &[String]) -> Option<String> {
     let wrong = nets.iter().filter(|text| convert::net(text).is_none());
     let wrong: Vec<String> = wrong.map(|text| format!("{text:?} is not a CIDR")).collect();
     (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other nets are used")
 }
 
-/// The code point that an annotation asks for.
+/// Returns the DSCP that an annotation requests.
 fn dscp(annotations: &BTreeMap<String, String>) -> Option<u8> {
     const ANNOTATION: &str = "qos.projectcalico.org/dscp";
     annotations.get(ANNOTATION)?.parse::<tortie_model::scalar::Dscp>().ok()?.value()
@@ -500,7 +501,7 @@ fn dscp(annotations: &BTreeMap<String, String>) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// There may be a million endpoints and a hundred thousand policies: a field more in one of these is a decision.
+    /// There may be a million endpoints and a hundred thousand policies, so a size may only grow deliberately.
     #[test]
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<Option<Labelled>>(), 56, "an endpoint or network set of the cluster");

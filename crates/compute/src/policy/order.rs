@@ -1,6 +1,7 @@
-//! In which order the policies in force are asked.
+//! The order in which the policies in force are evaluated.
 //!
-//! Each has a number that says where it stands; a newcomer gets one between its neighbours', so that nobody else moves.
+//! Each policy has a number that defines its position; a new policy gets one between those of its neighbours, so that
+//! no other policy moves.
 
 use super::ids::PolicySlot;
 use hashbrown::HashMap;
@@ -8,8 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use tortie_plan::PolicyId;
 
-/// Where a policy belongs: tiers that do not exist come last, then by order and name; in a tier by order, then by
-/// name, namespace and kind.
+/// Position of a policy. Policies of tiers that do not exist come last. Tiers are sorted by order, then name; the
+/// policies of a tier by order, then name, namespace and kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SortKey {
     missing_tier: bool,
@@ -20,7 +21,7 @@ pub(super) struct SortKey {
 }
 
 impl SortKey {
-    /// `tier_order` is none if there is no such tier; without an order of its own a policy comes last.
+    /// Creates a sort key. `tier_order` is `None` if the tier does not exist; a policy without an order comes last.
     pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> SortKey {
         SortKey {
             missing_tier: tier_order.is_none(),
@@ -32,9 +33,9 @@ impl SortKey {
     }
 }
 
-/// A number that compares as the float does.
+/// Returns an integer that compares as the float does.
 fn ascending(number: f64) -> u64 {
-    // Both zeros are the same.
+    // Both zeros are equal.
     let bits = (number + 0.0).to_bits();
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
 }
@@ -46,7 +47,7 @@ pub(super) struct PolicyOrder {
 }
 
 impl PolicyOrder {
-    /// Puts a policy into its place; whether that is another one than before.
+    /// Puts a policy at its position. Returns whether the position changed.
     pub fn insert(&mut self, policy: PolicySlot, place: SortKey) -> bool {
         if self.of.get(&policy).is_some_and(|(old, _)| *old == place) {
             return false;
@@ -58,7 +59,7 @@ impl PolicyOrder {
         let before = number(self.places.range(..&place).next_back());
         let after = number(self.places.range((Bound::Excluded(&place), Bound::Unbounded)).next());
         let (low, high) = (before.unwrap_or(0), after.unwrap_or(u64::MAX));
-        // At the end there is room for many more behind it.
+        // At the end, leave room for many more policies behind it.
         let number_here = if after.is_none() { low.saturating_add(1 << 32) } else { low + (high - low) / 2 };
         self.places.insert(place.clone(), policy);
         self.of.insert(policy, (place, number_here));
@@ -74,7 +75,7 @@ impl PolicyOrder {
         }
     }
 
-    /// Greater for those that are asked later.
+    /// Returns the number of a policy; it is greater for policies that are evaluated later.
     pub fn number(&self, policy: PolicySlot) -> u64 {
         self.of.get(&policy).map_or(u64::MAX, |(_, number)| *number)
     }

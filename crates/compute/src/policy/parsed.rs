@@ -1,7 +1,8 @@
-//! A policy read from its resource: whom it is about, where it stands, and its rules, not converted yet.
+//! Reads a policy from its resource: its selector, its position and its rules, which are not converted yet.
 //!
-//! Limits of the API apply to whoever writes an object: a stored policy that breaks them is used. What cannot be expressed
-//! fails closed where it stands (see `convert`). Only a policy whose selector cannot be read is left out.
+//! API limits apply to the client that writes an object: a stored policy that violates them is used. Parts that
+//! cannot be expressed fail closed individually (see `convert`). Only a policy whose selector cannot be parsed is
+//! left out.
 
 use super::archive::Archive;
 use super::ids::RulesId;
@@ -16,26 +17,26 @@ use tortie_model::selector::rewrite::{global_network_policy_selector, network_po
 use tortie_model::{ObjectMeta, Resource};
 use tortie_plan::{PolicyId, PolicyKind};
 
-/// When a policy is asked.
+/// When a policy is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Normal,
-    /// Also for what is forwarded through a host endpoint.
+    /// Also for packets that are forwarded through a host endpoint.
     Forward,
     Untracked,
     PreDnat,
 }
 
-/// Where a policy stands and what it governs.
+/// Position of a policy, and the traffic it applies to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
-    /// None: the default tier, where nearly all are.
+    /// `None` is the default tier, which nearly all policies are in.
     tier: Option<Box<str>>,
     pub order: Option<f64>,
     pub ingress: bool,
     pub egress: bool,
     pub stage: Stage,
-    /// Needed even if it selects nothing here.
+    /// Needed even if it selects no endpoint of this node.
     pub everywhere: bool,
 }
 
@@ -44,18 +45,18 @@ pub(super) struct ParsedPolicy {
     pub id: PolicyId,
     pub head: Head,
     pub selector: Selector,
-    /// Held once; none: everything is denied.
+    /// Holds one reference; `None` denies everything.
     pub rules: Option<RulesId>,
 }
 
-/// What became of a resource.
+/// Result of reading a resource.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     pub policy: Option<ParsedPolicy>,
     pub problem: Option<String>,
 }
 
-/// What the kinds of policies have in common.
+/// Fields that all kinds of policies have.
 struct Common<'a> {
     kind: PolicyKind,
     tier: &'a str,
@@ -63,14 +64,14 @@ struct Common<'a> {
     types: &'a [PolicyType],
     hints: &'a [PerformanceHint],
     stage: Stage,
-    /// Why its rules mean nothing.
+    /// Reason why its rules cannot be applied.
     contradiction: Option<&'static str>,
     selector: Result<String, String>,
     ingress: &'a [Rule],
     egress: &'a [Rule],
 }
 
-/// None for resources that are no policies. The rules go to the archive.
+/// Reads a policy and stores its rules in the archive. Returns `None` for resources that are not policies.
 pub(super) fn read(archive: &mut Archive, resource: &Resource) -> Option<Parsed> {
     use PolicyKind as K;
     let meta = resource.metadata();
@@ -129,7 +130,8 @@ fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> Common<'_> {
             (true, false, _) => Stage::Untracked,
             (false, true, _) => Stage::PreDnat,
             (false, false, true) => Stage::Forward,
-            // Both at once is a contradiction: such a policy denies, for what ends here as for what is forwarded.
+            // Both at once is a contradiction: such a policy denies packets that end here and packets that are
+            // forwarded.
             (true, true, _) => Stage::Forward,
             (false, false, false) => Stage::Normal,
         },
@@ -183,8 +185,8 @@ impl Common<'_> {
                 return Parsed { policy: None, problem: Some(problem) };
             }
         };
-        // One that does not say what it governs governs both directions, and so does one that says what this version does
-        // not know.
+        // A policy without types applies to both directions, and so does one with a type that this version does not
+        // know.
         let vague = self.types.is_empty() || self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
         let id = identity(self.kind, meta, self.tier);
         let head = Head {
@@ -195,7 +197,7 @@ impl Common<'_> {
             stage: self.stage,
             everywhere: self.hints.contains(&PerformanceHint::AssumeNeededOnEveryNode),
         };
-        // Rules for a direction that it does not govern are never asked.
+        // Rules for a direction that the policy does not apply to are never evaluated.
         let ingress = if head.ingress { self.ingress } else { &[] };
         let egress = if head.egress { self.egress } else { &[] };
         let rules = self.contradiction.is_none().then(|| archive.keep(ingress, egress));
@@ -204,7 +206,8 @@ impl Common<'_> {
     }
 }
 
-/// Older peers store policies that they converted from Kubernetes under names with a prefix.
+/// Returns the ID of a policy. Older versions store policies that they converted from Kubernetes under names with a
+/// prefix.
 fn identity(kind: PolicyKind, meta: &ObjectMeta, tier: &str) -> PolicyId {
     let name = meta.name.as_str();
     let (kind, name) = match kind {

@@ -1,4 +1,4 @@
-//! All policies of the cluster, and which of them are in force on this node.
+//! All policies of the cluster, and those that are in force on this node.
 
 use super::archive::Archive;
 use super::chunked::{ChunkedVec, IdAllocator};
@@ -21,20 +21,20 @@ use tortie_model::kinds::{self, BUILT_IN_TIERS, TierAction};
 use tortie_model::{Key, Kind};
 use tortie_plan::{Policy, PolicyId, PolicyKind, TierEnd, Update};
 
-/// One policy. There may be a hundred thousand of these, nearly all without effect here.
+/// One policy. There may be a hundred thousand of these, nearly all without effect on this node.
 #[derive(Debug)]
 struct Record {
     key: Name,
-    /// Its name, if it is not the one that follows from its key.
+    /// Its ID, if it is not the one that follows from its key.
     renamed: Option<Box<PolicyId>>,
     head: Head,
     selector: SelectorId,
     rules: Option<RulesId>,
-    /// What the plan has.
+    /// The policy in the plan.
     in_plan: Option<Arc<InPlan>>,
-    /// Came or was written anew since the last flush.
+    /// Added or rewritten since the last flush.
     fresh: bool,
-    /// Deleted since the last flush; its slot is not given to another one before that.
+    /// Deleted since the last flush; its slot is not reused before that flush.
     gone: bool,
 }
 
@@ -46,7 +46,7 @@ struct Name {
     name: Symbol,
 }
 
-/// What the plan has for a policy, and for others that say the same about the same endpoints.
+/// A policy in the plan. Policies with the same rules, selector, tier and namespace share it.
 #[derive(Debug)]
 struct InPlan {
     policy: Arc<Policy>,
@@ -59,12 +59,12 @@ struct Tier {
     end: TierEnd,
 }
 
-/// What a flush of the table changes.
+/// Changes of one flush of the table.
 #[derive(Debug)]
 pub(super) struct PolicyChanges {
     pub changes: Changes,
     pub usage: SetUsage,
-    /// To be handed to [`PolicyTable::forget`] once nobody asks for their names any more.
+    /// The caller passes these to [`PolicyTable::forget`] once their IDs are no longer needed.
     pub gone: Vec<PolicySlot>,
 }
 
@@ -73,16 +73,16 @@ pub(super) struct PolicyTable {
     slots: ChunkedVec<PolicySlot, Option<Record>>,
     ids: IdAllocator<PolicySlot>,
     by_name: HashIndex<PolicySlot>,
-    /// By selector.
+    /// Policies by selector.
     of_selector: ChunkedVec<SelectorId, IdSet<PolicySlot>>,
-    /// Those in force.
+    /// Policies in force, by tier.
     of_tier: HashMap<String, IdSet<PolicySlot>>,
     tiers: BTreeMap<String, Tier>,
     order: PolicyOrder,
     changed: BTreeSet<PolicySlot>,
     live: usize,
     active: usize,
-    /// Why policies could not be converted.
+    /// Reasons why policies could not be converted.
     pub problems: BTreeMap<Key, String>,
 }
 
@@ -129,7 +129,8 @@ impl Record {
     }
 }
 
-/// What a policy of a kind of resource is, unless its name says otherwise; none if the kind is not one of policies.
+/// Returns the policy kind of a kind of resource, unless the policy's name implies another; `None` if it is not a
+/// policy.
 fn usual_kind(kind: Kind) -> Option<PolicyKind> {
     Some(match kind {
         Kind::NetworkPolicy => PolicyKind::NetworkPolicy,
@@ -141,14 +142,14 @@ fn usual_kind(kind: Kind) -> Option<PolicyKind> {
     })
 }
 
-/// Whether the name of a policy is the one that follows from its key.
+/// Returns whether the ID of a policy is the one that follows from its key.
 fn is_usual(key: &Key, id: &PolicyId) -> bool {
     let Key::Resource { kind, namespace, name } = key else { return false };
     usual_kind(*kind) == Some(id.kind) && id.namespace == *namespace && id.name == *name
 }
 
 impl PolicyTable {
-    /// All there are, and those in force.
+    /// Returns the number of all policies and of those in force.
     pub fn totals(&self) -> (usize, usize) {
         (self.live, self.active)
     }
@@ -162,13 +163,13 @@ impl PolicyTable {
         self.by_name.find(self.by_name.hash(&name), is_it)
     }
 
-    /// A record that is gone is not found any more: another one has its name now, or nobody.
+    /// Removes a deleted record from the index by name: its name belongs to another record now, or to none.
     fn unname(&mut self, slot: PolicySlot) {
         let Some(name) = self.get(slot).map(|record| record.key) else { return };
         self.by_name.remove(self.by_name.hash(&name), slot);
     }
 
-    /// Returns the classes whose endpoints are concerned.
+    /// Adds or replaces a policy. Returns the classes whose endpoints are affected.
     pub fn put(
         &mut self,
         symbols: &mut SymbolTable,
@@ -199,7 +200,7 @@ impl PolicyTable {
         concerned
     }
 
-    /// A policy that is there, or was until a moment ago, is written anew.
+    /// Rewrites a policy that exists, or was deleted since the last flush.
     fn rewrite(
         &mut self,
         symbols: &mut SymbolTable,
@@ -245,7 +246,7 @@ impl PolicyTable {
         self.changed.insert(slot);
     }
 
-    /// Returns the classes whose endpoints are concerned.
+    /// Removes a policy. Returns the classes whose endpoints are affected.
     pub fn remove(
         &mut self,
         symbols: &mut SymbolTable,
@@ -269,7 +270,8 @@ impl PolicyTable {
         concerned
     }
 
-    /// An old store may hold a policy under `default.NAME` beside one under `NAME`; then only the latter counts.
+    /// Re-evaluates the policy under `default.NAME`, which an old datastore may hold beside one under `NAME`; then
+    /// only the latter applies. Returns the classes whose endpoints are affected.
     fn namesake_changed(
         &mut self,
         symbols: &SymbolTable,
@@ -300,7 +302,7 @@ impl PolicyTable {
         self.of_selector.at(selector).remove(slot);
     }
 
-    /// Returns the classes whose endpoints are concerned.
+    /// Adds or replaces a tier. Returns the classes whose endpoints are affected.
     pub fn put_tier(&mut self, local_matches: &Matcher, tier: &kinds::Tier) -> Vec<ClassId> {
         let end = match tier.spec.default_action {
             TierAction::Pass => TierEnd::Pass,
@@ -329,7 +331,7 @@ impl PolicyTable {
         selectors.into_iter().flat_map(|selector| local_matches.matching(selector)).collect()
     }
 
-    /// Built-in tiers are there even if nobody wrote them.
+    /// Returns a tier. Built-in tiers exist even without a resource.
     fn tier(&self, name: &str) -> Option<Tier> {
         let built_in = || {
             let tier = BUILT_IN_TIERS.into_iter().find(|tier| tier.name == name)?;
@@ -339,7 +341,7 @@ impl PolicyTable {
         self.tiers.get(name).copied().or_else(built_in)
     }
 
-    /// A selector began or ceased to match anything here.
+    /// Re-evaluates the policies of a selector that began or ceased to match endpoints of this node.
     pub fn selector_changed(&mut self, selector: SelectorId) {
         if let Some(slots) = self.of_selector.get(selector) {
             self.changed.extend(slots.iter());
@@ -354,7 +356,8 @@ impl PolicyTable {
         self.get(slot).map(|record| record.id(symbols))
     }
 
-    /// What changed. Slots of policies that are gone stay theirs until [`PolicyTable::forget`].
+    /// Returns the changes since the last flush. Slots of deleted policies are not reused until
+    /// [`PolicyTable::forget`].
     pub fn flush(
         &mut self,
         symbols: &SymbolTable,
@@ -421,7 +424,7 @@ impl PolicyTable {
             usage.old.extend(old.iter().flat_map(|old| old.needs.iter().cloned()));
         }
         come.sort_by(|(a, _), (b, _)| a.cmp(b));
-        // One that went and came back in another slot is there.
+        // A policy that was removed and added again in another slot still exists.
         go.retain(|id| come.binary_search_by(|(other, _)| other.cmp(id)).is_err());
         go.sort();
         let changes = Changes {
@@ -446,7 +449,7 @@ impl PolicyTable {
         SortKey::new(tier, self.tier(tier).map(|tier| tier.order), record.head.order, &record.id(symbols))
     }
 
-    /// What applies to the endpoints of a class.
+    /// Returns the policies that apply to the endpoints of a class.
     pub fn applied_tiers(&self, local_matches: &Matcher, class: ClassId) -> AppliedTiers {
         let mut slots: Vec<(u64, PolicySlot)> = Vec::new();
         for selector in local_matches.matched(class).iter() {

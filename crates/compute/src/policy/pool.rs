@@ -1,4 +1,4 @@
-//! Values kept once, however many hold them: each has an id of four bytes and a count of its holders.
+//! Stores each value once, with an ID of four bytes and a reference count.
 
 use super::chunked::{ChunkedVec, IdAllocator};
 use super::hash_index::HashIndex;
@@ -32,7 +32,7 @@ impl<I, T> Default for Pool<I, T> {
 }
 
 impl<I: Id, T: Eq + Hash> Pool<I, T> {
-    /// The id of a value, with one holder more.
+    /// Returns the ID of a value and adds a reference.
     pub fn hold<Q>(&mut self, value: &Q, own: impl FnOnce() -> T) -> I
     where
         T: Borrow<Q>,
@@ -49,7 +49,7 @@ impl<I: Id, T: Eq + Hash> Pool<I, T> {
         id
     }
 
-    /// One holder less; returns the value if that was the last.
+    /// Drops a reference. Returns the value if it was the last one.
     pub fn release(&mut self, id: I) -> Option<T> {
         let slot = self.slots.at(id);
         slot.holders -= 1;

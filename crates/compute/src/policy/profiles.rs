@@ -1,4 +1,4 @@
-//! Profiles: which of them local endpoints name, and what stands in the plan for them.
+//! Profiles: those that local endpoints reference, and their form in the plan.
 
 use super::archive::Archive;
 use super::convert::{Converted, Converter};
@@ -12,21 +12,21 @@ use std::sync::Arc;
 use tortie_model::{Key, Kind, kinds};
 use tortie_plan::{Action, Profile, Rule, Update};
 
-/// Allows everything; there whether or not anybody wrote it.
+/// Profile that allows everything. It exists even without a resource.
 const DEFAULT_ALLOW: &str = "projectcalico-default-allow";
 
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
     rules: HashMap<Symbol, RulesId>,
-    /// How many local endpoints name it.
+    /// Number of local endpoints that reference each profile.
     users: BTreeMap<String, u32>,
     in_plan: BTreeMap<String, InPlan>,
     changed: BTreeSet<String>,
-    /// What cannot be expressed in those that local endpoints name.
+    /// Criteria that cannot be expressed in profiles that local endpoints reference.
     pub problems: BTreeMap<Key, String>,
 }
 
-/// What the plan has, and the sets it needs.
+/// The profile in the plan, and the sets it needs.
 type InPlan = (Arc<Profile>, Box<[Arc<NeededSet>]>);
 
 impl Profiles {
@@ -64,7 +64,7 @@ impl Profiles {
         }
     }
 
-    /// Only those that local endpoints name are looked at again.
+    /// Marks a profile as changed, if local endpoints reference it.
     fn mark(&mut self, name: &str) {
         if self.users.contains_key(name) {
             self.changed.insert(name.to_owned());
@@ -89,7 +89,7 @@ impl Profiles {
         }
     }
 
-    /// What changed, and which sets the profiles need from now on or no more.
+    /// Returns the changes, and the sets that profiles need from now on or no longer need.
     pub fn flush(&mut self, symbols: &SymbolTable, converter: Converter<'_>) -> (Changes, SetUsage) {
         let (mut changes, mut usage) = (Changes::default(), SetUsage::default());
         for name in std::mem::take(&mut self.changed) {
@@ -128,8 +128,8 @@ fn same(rules: Vec<Rule>) -> Profile {
     Profile { ingress: rules.clone(), egress: rules }
 }
 
-/// Sets that come into use and sets that go out of use. The first are taken before the second are let go, so that what
-/// only changes hands stays.
+/// Sets that come into use and sets that go out of use. The caller adds references to the first before it releases
+/// the second, so that a set with another user stays.
 #[derive(Debug, Default)]
 pub(super) struct SetUsage {
     pub new: Vec<Arc<NeededSet>>,

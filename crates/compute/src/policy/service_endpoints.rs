@@ -1,4 +1,4 @@
-//! Where the endpoints of services are: what a rule that names a service means.
+//! The endpoints of services, for rules that reference a service.
 
 use super::Policies;
 use super::sets::MatchView;
@@ -16,7 +16,7 @@ pub(super) struct ServiceName {
     pub name: Box<str>,
 }
 
-/// A part of a service's endpoints. There may be one for each service of the cluster.
+/// An EndpointSlice of a service. There may be one for each service of the cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     service: Box<str>,
@@ -47,7 +47,7 @@ impl Slice {
         }
     }
 
-    /// The service it belongs to.
+    /// Returns the service it belongs to.
     pub fn service(&self, namespace: &str) -> ServiceName {
         ServiceName::new(namespace, &self.service)
     }
@@ -76,7 +76,7 @@ impl Slice {
 }
 
 impl ServiceEndpoints {
-    /// Whether a slice stands like this already.
+    /// Returns whether a slice is already known with this content.
     pub fn is(&self, namespace: &str, name: &str, slice: &EndpointSlice) -> bool {
         self.slice(namespace, name).is_some_and(|known| {
             *known.service == *slice.service
@@ -111,7 +111,7 @@ impl ServiceEndpoints {
         names.filter_map(|name| self.slice(&service.namespace, name))
     }
 
-    /// What a service brings into a set; the same may come from several of its slices.
+    /// Visits the members that a service adds to a set; several of its slices may have the same member.
     pub fn members(&self, service: &ServiceName, kind: SetKind, mut visit: impl FnMut(Member)) {
         self.slices_of(service).for_each(|slice| slice.members(kind, &mut visit));
     }
@@ -122,7 +122,7 @@ impl ServiceEndpoints {
 }
 
 impl Policies {
-    /// A part of the endpoints of a service.
+    /// Adds or replaces an EndpointSlice of a service.
     pub fn put_slice(&mut self, namespace: &str, name: &str, slice: &EndpointSlice) {
         if self.services.is(namespace, name, slice) {
             return;

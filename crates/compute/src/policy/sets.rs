@@ -1,7 +1,7 @@
-//! The address sets that the rules in force refer to, and how their members change.
+//! The address sets that the rules in force reference, and the changes of their members.
 //!
-//! Members are not stored here: a set contains the addresses of what is in the classes that its selector matches. What is
-//! remembered between two flushes is which members may have changed, and whether they were there before.
+//! Members are not stored here: a set contains the addresses of the items in the classes that its selector matches.
+//! Between two flushes, the sets record which members may have changed, and whether they were present before.
 
 use super::chunked::{ChunkedVec, IdAllocator};
 use super::ids::{ClassId, LabelledId, SelectorId, SetSlot, Symbol};
@@ -26,9 +26,9 @@ pub(super) struct NeededSet {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// All that matches.
+    /// The nets of all matching items.
     Nets(Selector),
-    /// The ports of this name of all that matches; of any protocol if none is given.
+    /// The ports of this name of all matching items; of any protocol if `protocol` is `None`.
     Ports { selector: Selector, protocol: Option<u8>, name: String },
     /// The endpoints of a service, with their ports or without.
     Service { service: ServiceName, kind: SetKind },
@@ -47,10 +47,10 @@ impl Contents {
 struct Set {
     need: Arc<NeededSet>,
     uses: u32,
-    /// Whether the plan has it.
+    /// Whether it is in the plan.
     in_plan: bool,
     source: Source,
-    /// Members that may have changed, and whether they were there.
+    /// Members that may have changed, and whether they were present before.
     touched: HashMap<Member, bool>,
 }
 
@@ -69,11 +69,11 @@ pub(super) struct Sets {
     of_selector: HashMap<SelectorId, Vec<SetSlot>>,
     of_service: HashMap<ServiceName, Vec<SetSlot>>,
     touched: BTreeSet<SetSlot>,
-    /// New, or perhaps not needed any more.
+    /// Sets that are new or may no longer be needed.
     changed: BTreeSet<SetSlot>,
 }
 
-/// Everything that has labels and addresses, and who matches whom.
+/// All items with labels and addresses, and the selectors that match them.
 pub(super) struct MatchView<'a> {
     pub labelled: &'a LabelledTable,
     pub matcher: &'a Matcher,
@@ -106,7 +106,7 @@ impl Source {
         }
     }
 
-    /// What something with these nets and ports brings into the set.
+    /// Visits the members that an item with these nets and ports adds to the set.
     fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut visit: impl FnMut(Member)) {
         match self {
             Source::Nets(_) => nets.iter().for_each(|net| visit(Member::Net(*net))),
@@ -153,12 +153,12 @@ fn net_of(member: Member) -> IpNet {
 }
 
 impl Sets {
-    /// How many are in use.
+    /// Returns the number of sets in use.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// The set of a selector, if a rule in force already needs it: computing its name takes long.
+    /// Returns the set of a selector, if a rule in force already needs it: computing its ID is expensive.
     pub fn known(&self, matcher: &Matcher, selector: &Selector) -> Option<Arc<NeededSet>> {
         let slots = self.of_selector.get(&matcher.find(selector)?)?;
         let mut sets = slots.iter().filter_map(|slot| self.slots.get(*slot)?.as_ref());
@@ -211,7 +211,7 @@ impl Sets {
         }
     }
 
-    /// Something of a class with these nets and ports is about to come or go.
+    /// Records members before an item of a class with these nets and ports is added or removed.
     pub fn touch(&mut self, view: &MatchView<'_>, class: ClassId, nets: &[IpNet], ports: &[NamedPort]) {
         if self.of_selector.is_empty() {
             return;
@@ -221,7 +221,7 @@ impl Sets {
         }
     }
 
-    /// A selector is about to match, or not to match any more, something with these nets and ports.
+    /// Records members before a selector starts or stops matching an item with these nets and ports.
     pub fn touch_selector(
         &mut self,
         view: &MatchView<'_>,
@@ -242,7 +242,8 @@ impl Sets {
         }
     }
 
-    /// A slice of a service is about to come, to change or to go: called with what stands, and with what will.
+    /// Records members before a slice of a service is added, changed or removed. Called with the old and with the new
+    /// members.
     pub fn touch_service(
         &mut self,
         view: &MatchView<'_>,
@@ -262,7 +263,7 @@ impl Sets {
         }
     }
 
-    /// What changed: sets that are new, with their members, and members that changed; sets that are gone.
+    /// Returns the changes: new sets with their members, changed members, and removed sets.
     pub fn flush(
         &mut self,
         symbols: &mut SymbolTable,

@@ -1,4 +1,4 @@
-//! What has labels and addresses, read from its resource.
+//! Reads labels, addresses and named ports from a resource.
 
 use super::convert;
 use super::ids::{ClassId, Symbol};
@@ -26,7 +26,7 @@ pub(super) struct Subject<'a> {
 impl<'a> Subject<'a> {
     pub fn of_workload(endpoint: &'a WorkloadEndpoint) -> Subject<'a> {
         let (meta, spec) = (&endpoint.metadata, &endpoint.spec);
-        // These come from profiles alone: an endpoint cannot claim to be in another namespace.
+        // These labels come from profiles alone: an endpoint cannot claim to be in another namespace.
         let own = |(key, _): &(&str, &str)| !key.starts_with("pcns.") && !key.starts_with("pcsa.");
         let mut labels = Vec::with_capacity(meta.labels.len() + 3);
         labels.extend(pairs(&meta.labels).filter(own));
@@ -38,7 +38,7 @@ impl<'a> Subject<'a> {
         Subject { labels, node: &spec.node, ..Subject::new(&spec.profiles, nets, ports) }
     }
 
-    /// Its addresses are the expected ones: those of its interface are not known to others.
+    /// Reads a host endpoint. Its addresses are the expected ones: those of its interface are unknown to other nodes.
     pub fn of_host_endpoint(endpoint: &'a HostEndpoint) -> Subject<'a> {
         let spec = &endpoint.spec;
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
@@ -47,7 +47,7 @@ impl<'a> Subject<'a> {
         Subject { labels, ..Subject::new(&spec.profiles, nets, ports) }
     }
 
-    /// Takes the labels of its namespace.
+    /// Reads a network set. It inherits the labels of its namespace.
     pub fn of_network_set(set_: &'a NetworkSet) -> Subject<'a> {
         let meta = &set_.metadata;
         let mut labels = pairs(&meta.labels).collect();
@@ -71,7 +71,7 @@ impl<'a> Subject<'a> {
         nets.sort_unstable();
         nets.dedup();
         let ports = ports.filter(|(name, ..)| !name.is_empty()).filter_map(|(name, protocol, port)| {
-            // In workload endpoints protocols are written in lower case.
+            // Workload endpoints have protocols in lower case.
             let number = Protocol::from_any_case(&protocol.to_string()).number()?;
             Some((name, number, port))
         });
@@ -81,12 +81,12 @@ impl<'a> Subject<'a> {
         Subject { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
     }
 
-    /// With one holder more.
+    /// Returns the class and adds a reference to it.
     pub fn class(&self, symbols: &mut SymbolTable) -> ClassId {
         symbols.class(self.labels.iter().copied(), self.profiles.iter().map(AsRef::as_ref))
     }
 
-    /// The names have one holder more.
+    /// Returns the ports and adds a reference to their names.
     pub fn ports(&self, symbols: &mut SymbolTable) -> Vec<NamedPort> {
         let named = |(name, protocol, port): &(&str, u8, u16)| NamedPort {
             name: symbols.hold(name),
@@ -98,7 +98,7 @@ impl<'a> Subject<'a> {
         ports
     }
 
-    /// Where a workload endpoint is; with one holder more.
+    /// Returns the node of a workload endpoint and adds a reference to its name.
     pub fn node(&self, symbols: &mut SymbolTable) -> Symbol {
         symbols.hold(self.node)
     }
@@ -108,7 +108,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Each once, in the order in which they are named first.
+/// Returns each name once, in the order of first occurrence.
 pub(super) fn unique(names: &[String]) -> Vec<String> {
     let mut unique: Vec<String> = Vec::with_capacity(names.len());
     for name in names {
@@ -123,7 +123,7 @@ fn pairs(labels: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)
     labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
-/// What the object itself says wins over its labels.
+/// Sets a label to the value of a field of the object, which takes precedence over the object's labels.
 fn set<'a>(labels: &mut Vec<(&'a str, &'a str)>, key: &'static str, value: &'a str) {
     labels.retain(|(other, _)| *other != key);
     if !value.is_empty() {

@@ -1,7 +1,7 @@
-//! The symbol table: labels, interned, and the classes of endpoints that no selector can tell apart.
+//! Symbol table: interned labels, and the classes of endpoints that no selector can distinguish.
 //!
-//! An endpoint has labels of its own and inherits those of its profiles whose keys it does not have itself. Endpoints with the same
-//! labels and the same profiles are of one class: selectors are matched against classes, not endpoints.
+//! An endpoint inherits those labels of its profiles whose keys it does not have itself. Endpoints with the same
+//! labels and the same profiles are in one class: selectors are matched against classes, not endpoints.
 
 use super::ids::{ClassId, LabelSetId, ProfileListId, Symbol, nothing};
 use super::interner::Interner;
@@ -10,14 +10,14 @@ use super::pool::Pool;
 use hashbrown::HashMap;
 use tortie_model::selector::Labels;
 
-/// Which labels and which profiles.
+/// The labels and the profiles of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Class {
     labels: LabelSetId,
     profiles: ProfileNames,
 }
 
-/// Nearly all endpoints have one profile or none.
+/// The profiles of a class; nearly all endpoints have one profile or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ProfileNames {
     None,
@@ -25,7 +25,7 @@ enum ProfileNames {
     List(ProfileListId),
 }
 
-/// The labels that endpoints inherit from a profile have changed. Its symbol and the old labels are held until
+/// A change of the labels that endpoints inherit from a profile. Its symbol and the old labels stay referenced until
 /// [`SymbolTable::forget`].
 #[derive(Debug)]
 pub(super) struct InheritedChange {
@@ -39,7 +39,7 @@ pub(super) struct SymbolTable {
     label_sets: LabelSets,
     profile_lists: Pool<ProfileListId, Box<[Symbol]>>,
     classes: Pool<ClassId, Class>,
-    /// By profile: the labels that endpoints inherit from it.
+    /// The labels that endpoints inherit, by profile.
     inherited: HashMap<Symbol, LabelSetId>,
 }
 
@@ -60,7 +60,7 @@ impl SymbolTable {
         self.interner.find(text)
     }
 
-    /// The class of endpoints with these labels and profiles, with one holder more.
+    /// Returns the class of endpoints with these labels and profiles, and adds a reference to it.
     pub fn class<'a>(
         &mut self,
         labels: impl Iterator<Item = (&'a str, &'a str)>,
@@ -78,7 +78,7 @@ impl SymbolTable {
         if self.classes.holders(id) == 1 {
             names.iter().for_each(|name| self.interner.hold_again(*name));
         } else {
-            // The class holds its parts once, not each of its endpoints.
+            // The class references its parts once, not once for each of its endpoints.
             self.label_sets.release(&mut self.interner, labels);
             if let ProfileNames::List(list) = profiles {
                 self.profile_lists.release(list);
@@ -87,7 +87,7 @@ impl SymbolTable {
         id
     }
 
-    /// The set of these labels, with one holder more.
+    /// Returns the set of these labels and adds a reference to it.
     fn labels<'a>(&mut self, labels: impl Iterator<Item = (&'a str, &'a str)>) -> LabelSetId {
         let symbol = |(key, value)| (self.interner.intern(key), self.interner.intern(value));
         let mut labels: Vec<Label> = labels.map(symbol).collect();
@@ -107,12 +107,12 @@ impl SymbolTable {
         }
     }
 
-    /// How many endpoints are of this class.
+    /// Returns the number of endpoints of this class.
     pub fn holders(&self, class: ClassId) -> u32 {
         self.classes.holders(class)
     }
 
-    /// The set of labels that a class has itself.
+    /// Returns the set of labels that a class has itself.
     pub fn labels_of(&self, class: ClassId) -> LabelSetId {
         self.classes.get(class).map_or_else(nothing, |class| class.labels)
     }
@@ -133,13 +133,13 @@ impl SymbolTable {
         self.inherited.get(&profile).into_iter().flat_map(|labels| self.label_sets.get(*labels))
     }
 
-    /// All labels of a class; of two with the same key the first counts.
+    /// Returns all labels of a class; of two with the same key, the first applies.
     pub fn all_labels(&self, class: ClassId) -> impl Iterator<Item = Label> {
         let inherited = self.profiles(class).iter().flat_map(|profile| self.inherited_from(*profile));
         self.label_set(self.labels_of(class)).chain(inherited)
     }
 
-    /// Endpoints inherit these labels from a profile from now on; none if they did before.
+    /// Sets the labels that endpoints inherit from a profile. Returns `None` if nothing changed.
     pub fn set_inherited<'a>(
         &mut self,
         profile: &str,
@@ -154,7 +154,7 @@ impl SymbolTable {
             self.release(profile);
             return None;
         }
-        // The inherited labels hold the symbol of the profile; nobody looks for a profile without any.
+        // The inherited labels reference the symbol of the profile; a profile without labels is never looked up.
         match new {
             Some(labels) => {
                 if self.inherited.insert(profile, labels).is_none() {
@@ -169,13 +169,13 @@ impl SymbolTable {
         Some(InheritedChange { profile, old })
     }
 
-    /// Nobody asks any more what was inherited before.
+    /// Releases the old labels of a change.
     pub fn forget(&mut self, change: InheritedChange) {
         change.old.into_iter().for_each(|labels| self.label_sets.release(&mut self.interner, labels));
         self.release(change.profile);
     }
 
-    /// The labels of a class as selectors see them.
+    /// Returns the labels of a class as selectors see them.
     pub fn view(&self, class: ClassId) -> View<'_> {
         View { symbols: self, class }
     }
