@@ -1,6 +1,6 @@
-//! The conformance cases of policy: resources in, plan, evaluator, verdict.
+//! Conformance cases of policy: computes the plan of the given resources and evaluates packets against it.
 
-// Helpers of tests may fail a test as tests do.
+// Test helpers may panic like tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ impl Cluster {
         assert_eq!(self.compute.problems(), BTreeMap::new());
     }
 
-    /// Where somebody is seen from the node, and the addresses they have.
+    /// Returns the place of an endpoint or address as seen from the node, and its addresses.
     fn find(&self, name: &str) -> (Place<'_>, Vec<IpAddr>) {
         if let Ok(address) = name.parse() {
             return (Place::Interface(UPLINK), vec![address]);
@@ -122,7 +122,7 @@ fn describe(cause: Cause<'_>) -> String {
 }
 
 fn packet(sent: &Sent, sources: &[IpAddr], destinations: &[IpAddr]) -> Packet {
-    // Who is outside has one address, which says the family.
+    // An address outside of the cluster determines the family.
     let literal = [sources, destinations].into_iter().find(|addresses| addresses.len() == 1);
     let v4 = literal.map_or(sent.family != Some(6), |addresses| addresses[0].is_ipv4());
     let of = |addresses: &[IpAddr]| *addresses.iter().find(|address| address.is_ipv4() == v4).unwrap();

@@ -1,4 +1,4 @@
-//! Machines on their way from one node to another: which routes lead to them when.
+//! Live migrations of machines between nodes: which routes lead to them at which time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn resource(kind: Kind, namespace: &str, name: &str, spec: serde_json::Value) ->
     )
 }
 
-/// The machine `vm` at a node, as OpenStack's plugin writes it.
+/// Returns the machine `vm` on a node, as the OpenStack plugin writes it.
 fn endpoint(node: &str) -> Entry {
     let spec = json!({
         "orchestrator": "openstack", "node": node, "workload": "vm", "endpoint": "port",
@@ -36,7 +36,7 @@ fn migration(name: &str, from: &str, to: &str) -> Entry {
     resource(Kind::LiveMigration, "stack", name, json!({"source": party(from), "target": party(to)}))
 }
 
-/// What the node `n1` makes of the news.
+/// The node `n1` and its plan.
 struct Node {
     compute: Compute,
     plan: Plan,
@@ -114,7 +114,7 @@ fn the_end_of_a_migration_stands_for_an_announcement_that_was_missed() {
     assert_eq!(node.is(), Migration::Arriving, "its routes go, although they were there");
     node.delete(&come);
     assert_eq!(node.is(), Migration::Settling);
-    // One that failed leaves nothing: the next begins anew.
+    // A failed migration leaves no state: the next one starts from the beginning.
     node.delete(&here);
     node.put(&here);
     assert_eq!(node.is(), Migration::None);
@@ -172,7 +172,7 @@ fn a_target_can_be_selected_by_its_labels() {
         node.put(&resource(Kind::LiveMigration, "vms", "m", json!({"target": {"selector": selector}})));
         assert_eq!(node.plan.workloads[&id].migration, expected, "{selector}");
     }
-    // Wherever the source is said to be: the name of a pod is enough.
+    // The host of the source does not matter: the name of a pod is enough.
     node.put(&resource(Kind::LiveMigration, "vms", "m", json!({})));
     assert_eq!(node.plan.workloads[&id].migration, Migration::Settling);
     let source = json!({"hostname": "", "orchestratorID": "k8s", "workloadID": "vms/virt-launcher"});
@@ -222,8 +222,8 @@ fn bgp_knows_the_metric_of_those_who_have_come() {
 }
 
 proptest! {
-    /// Whatever happens in whichever order: routes lead to a machine unless a migration says that it is still elsewhere,
-    /// and everything settles when nobody migrates any more.
+    /// In any order of events, routes lead to a machine unless a migration is still arriving, and all state is
+    /// removed when no machine migrates any more.
     #[test]
     fn nothing_stays_of_migrations(events in proptest::collection::vec(0..8u8, 0..40)) {
         let (come, leave, here) = (migration("m1", "n2", "n1"), migration("m2", "n1", "n2"), endpoint("n1"));

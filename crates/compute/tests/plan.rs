@@ -1,4 +1,4 @@
-//! Datastores in, plans out: what a node must have, and that the order of news does not matter.
+//! Computes plans from datastores: the expected plan, and its independence of the order of events.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn pool(name: &str, cidr: &str, ipip: &str) -> Entry {
     resource(Kind::IPPool, "", name, json!({"cidr": cidr, "ipipMode": ipip}))
 }
 
-/// A block whose addresses are used by the given nodes, from the first on.
+/// Returns a block whose addresses are used by the given nodes, from the first address on.
 fn block(cidr: &str, owner: Option<&str>, users: &[&str]) -> Entry {
     let attributes: Vec<_> =
         users.iter().map(|node| json!({"handle_id": "h", "secondary": {"node": node}})).collect();
@@ -53,7 +53,7 @@ fn felix(spec: serde_json::Value) -> Entry {
     resource(Kind::FelixConfiguration, "", "default", spec)
 }
 
-/// Applies what comes out, each time something came in if `each`, else once at the end.
+/// Returns the plan of entries, flushed after each entry if `each`, else once at the end.
 fn plan_of(entries: &[Entry], each: bool) -> (Plan, Compute) {
     let mut compute = Compute::new("n1", Environment::default());
     let mut plan = Plan::default();
@@ -166,7 +166,7 @@ fn routes_can_be_left_to_others_or_follow_workloads() {
     assert_eq!(plan.routes.len(), 1);
 }
 
-/// What `CALICO_NETWORKING_BACKEND` none and vxlan mean.
+/// The behaviour of `CALICO_NETWORKING_BACKEND` none and vxlan.
 #[test]
 fn a_node_without_bgp_leaves_cluster_routes_to_others_unless_the_settings_say_otherwise() {
     let to_neighbour = |entries: &[Entry], leaves: bool| {
@@ -204,7 +204,7 @@ fn a_peer_behind_a_gateway_has_a_route() {
             compute.flush().into_iter().for_each(|update| plan.apply(update));
             route(&plan, "192.0.2.9/32")
         };
-        // BIRD writes it itself.
+        // BIRD writes this route itself.
         let ours = |address: &str| via(address).filter(|_| !by_bird);
         for (key, value) in [node("n1", "10.0.0.1/24"), peer("10.0.0.254")] {
             compute.put(&key, &value);
@@ -278,7 +278,7 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     let hosts = ["172.16.0.1/32", "172.16.0.2/32", "172.17.0.3/32", "192.0.2.0/30", "fd00::1/128"];
     let pools = ["10.0.0.0/16", "10.1.0.0/16", "10.2.0.0/16"];
     assert_eq!(members(&plan, NAT_EXCLUSIONS).unwrap(), [&pools[..], &hosts, &["fd01::/48"]].concat());
-    // How many came and went, in each change of the exclusions.
+    // Number of added and removed members in each change of the exclusions.
     let changes = |updates: &[Update]| -> Vec<(usize, usize)> {
         let of_nat = updates.iter().filter_map(|update| match update {
             Update::Members { set, added, removed } if *set == SetId::new(NAT_EXCLUSIONS) => {
@@ -289,7 +289,7 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
         of_nat.collect()
     };
     assert_eq!(changes(&updates), [(5, 0)]);
-    // All of them have the same IPv6 address: it is there until the last goes.
+    // All nodes have the same IPv6 address: it stays until the last node is deleted.
     let (plan, updates) = put(&mut compute, &[node("n2", "172.16.0.9/24")]);
     assert!(members(&plan, NAT_EXCLUSIONS).unwrap().contains(&"fd00::1/128".to_owned()));
     assert_eq!(changes(&updates), [(1, 1)], "one address for another");
@@ -311,7 +311,7 @@ fn pools_with_nat_outgoing_are_translated_unless_to_another_pool() {
     assert_eq!((members(&plan, NAT_SOURCES), members(&plan, NAT_EXCLUSIONS)), (None, None));
 }
 
-/// Entries of a small world in which keys meet often.
+/// Generates entries with few distinct keys, so that keys collide often.
 fn any_entry() -> impl Strategy<Value = Entry> {
     let name = prop::sample::select(vec!["n1", "n2", "n3"]);
     let mode = prop::sample::select(vec!["Never", "Always", "CrossSubnet"]);
@@ -341,7 +341,7 @@ proptest! {
         history in prop::collection::vec((any_entry(), any::<bool>(), any::<bool>()), 0..40),
         order in any::<prop::sample::Index>(),
     ) {
-        // One node gets every event, the other only the final state, in another order.
+        // One node receives every event, the other only the final state, in another order.
         let mut incremental = Compute::new("n1", Environment::default());
         let mut plan = Plan::default();
         let mut state = std::collections::BTreeMap::new();
@@ -415,7 +415,7 @@ fn floating_addresses_are_there_if_the_settings_say_so_and_pools_if_packets_are_
     assert!(!plan.sets.contains_key(&pools), "nobody's packets are marked any more");
 }
 
-/// An endpoint of a node that asks for floating addresses, created in a year.
+/// Returns an endpoint of a node that requests floating addresses, created in `year`.
 fn floating_endpoint(node: &str, container: &str, address: &str, year: u16, externals: &[&str]) -> Entry {
     let (key, value) = endpoint(node, container, &format!("cali{container}"), address);
     let Value::Resource(Resource::WorkloadEndpoint(mut endpoint)) = value else { unreachable!() };
@@ -430,7 +430,7 @@ fn cluster_with_floating_addresses() -> Vec<Entry> {
         form: ServiceForm::ClusterIP,
         cluster_ips: vec!["192.0.2.60".parse().unwrap()],
         ingress_ips: vec!["192.0.2.61".parse().unwrap()],
-        // Anyone who may create a service may name it here, which takes it from no endpoint.
+        // Every user who can create a service can name this address, so it is not taken from an endpoint.
         external_ips: vec!["192.0.2.10".parse().unwrap()],
         ..Service::default()
     };
@@ -438,7 +438,7 @@ fn cluster_with_floating_addresses() -> Vec<Entry> {
     entries.extend([
         felix(json!({"floatingIPs": "Enabled"})),
         resource(Kind::IPPool, "", "floating", json!({"cidr": "192.0.2.0/24", "assignmentMode": "Manual"})),
-        // A pod that names an address of the pool makes a block of it, and takes no other address by that.
+        // A pod that names an address of the pool creates a block, which does not claim its other addresses.
         block("192.0.2.64/26", Some("n3"), &[]),
         resource(Kind::IPPool, "", "off", json!({"cidr": "198.51.100.0/25", "disabled": true})),
         resource(
@@ -462,7 +462,7 @@ fn cluster_with_floating_addresses() -> Vec<Entry> {
         (Key::Service { namespace: "shop".into(), name: "web".into() }, Value::Service(Box::new(service))),
         endpoint("n3", "unmanaged", "cali5", "192.0.2.70"),
         floating_endpoint("n1", "first", "10.0.0.9", 2020, &["192.0.2.10"]),
-        // Its own address comes first as text, which is how Calico chooses.
+        // Its own address sorts first as text, which is Calico's criterion.
         floating_endpoint("n1", "late", "10.0.0.8", 2021, &["192.0.2.10"]),
         floating_endpoint("n2", "away", "10.0.0.70", 2020, &["192.0.2.11"]),
         floating_endpoint("n1", "thief", "10.0.0.7", 2021, &["192.0.2.11"]),
@@ -525,7 +525,7 @@ fn floating_addresses_of_others_are_refused() {
     }
     assert_eq!(problem(&compute, "first"), "");
 
-    // The order of news does not matter, and addresses change hands when their owners do.
+    // The order of events does not matter, and addresses move to the next claimant when their owners are deleted.
     let reversed: Vec<Entry> = entries.iter().rev().cloned().collect();
     assert_eq!(plan_of(&reversed, true).0, plan);
     let settle = |compute: &mut Compute, plan: &mut Plan| {

@@ -1,4 +1,4 @@
-//! Pools that ask for tunnels in, tunnels out: devices, the other ends, who may send through them, and routes.
+//! Computes tunnels from pools: devices, remote endpoints, accepted peers and routes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn resource(kind: Kind, name: &str, spec: serde_json::Value) -> Entry {
     stored(kind, json!({"metadata": {"name": name}, "spec": spec}))
 }
 
-/// Node 3 in network 1 is 172.16.1.3 and fd00:1::3; its tunnels end at 10.0.3.1 and fd10::3:1.
+/// Node 3 in network 1 has the addresses 172.16.1.3 and fd00:1::3; its tunnel addresses are 10.0.3.1 and fd10::3:1.
 fn node(number: u8, network: u8, has_ends: bool) -> Entry {
     let mut spec = json!({"bgp": {
         "ipv4Address": format!("172.16.{network}.{number}/24"), "ipv6Address": format!("fd00:{network}::{number}/64"),
@@ -67,7 +67,7 @@ impl World {
         self.compute.put(&key, &value);
     }
 
-    /// How many changes of the plan there were.
+    /// Applies the updates of the plan. Returns their number.
     fn flush(&mut self) -> usize {
         let updates = self.compute.flush();
         let count = updates.len();
@@ -106,7 +106,7 @@ fn via(address: &str) -> Option<Route> {
     Some(Route::via(address.parse().unwrap()))
 }
 
-/// n1 and n2 in one network, n3 in another.
+/// n1 and n2 are in one network, n3 is in another.
 fn cluster(vxlan: &str, ipip: &str) -> Vec<Entry> {
     vec![
         node(1, 0, true),
@@ -152,7 +152,7 @@ fn across_subnets_only_what_crosses_is_wrapped() {
     assert_eq!(world.route("10.0.3.0/26"), through(TunnelKind::VxlanV4, "10.0.3.1"));
     assert_eq!(world.route("fd10::2:0/122"), via("fd00:0::2"));
     assert_eq!(world.route("fd10::3:0/122"), through(TunnelKind::VxlanV6, "fd10::3:1"));
-    // A node that moves into our network needs no tunnel any more.
+    // A node that moves into the network of this node no longer needs a tunnel.
     let world = world.with(node(3, 0, true));
     assert_eq!(world.route("10.0.3.0/26"), via("172.16.0.3"));
     let world = World::new(&cluster("Never", "CrossSubnet"));
@@ -191,12 +191,12 @@ fn one_change_among_many_nodes_is_a_few_changes_of_the_plan() {
     let mut world = World::new(&entries);
     assert_eq!(world.plan.vteps.len(), 2 * 248);
     world.put(node(200, 2, true));
-    // Two ends and two members of sets; the routes lead to the same ends as before.
+    // Two tunnel endpoints and two set members; the routes lead to the same tunnel endpoints as before.
     assert_eq!(world.flush(), 4);
     world.put(node(200, 2, true));
     assert_eq!(world.flush(), 0);
     world.compute.delete(&Key::resource(Kind::Node, "", "n200"));
-    // Two ends, two members of sets, a block and the IPv6 end.
+    // Two tunnel endpoints, two set members, a block and the route to the IPv6 tunnel endpoint.
     assert_eq!(world.flush(), 6);
 }
 
@@ -223,7 +223,7 @@ fn settings_change_tunnels_and_can_switch_them() {
     assert_eq!(world.plan.tunnels.len(), 1, "also where no pool asks for it");
 }
 
-/// A small world in which nodes, pools and blocks come, change and go.
+/// Generates entries with few distinct nodes, pools and blocks, so that they are replaced and removed often.
 fn any_entry() -> impl Strategy<Value = Entry> {
     let modes = prop::sample::select(vec![
         ("Never", "Never"),
@@ -279,7 +279,7 @@ proptest! {
             }
         }
         prop_assert_eq!(&grown.plan, &World::new(&entries).plan);
-        // What is taken away leaves nothing.
+        // Deleting all entries leaves an empty plan.
         for (key, _) in &entries {
             grown.compute.delete(key);
             grown.flush();
@@ -311,7 +311,7 @@ fn service(address: &str) -> Entry {
     (key, Value::Service(Box::new(service)))
 }
 
-/// What others have, services do not get by asking for it, whatever their status says.
+/// Services do not get addresses with other owners by requesting them, regardless of their status.
 #[test]
 fn services_take_no_address_of_others() {
     let on = || felix(json!({"localSubnetL2Reachability": "PodsAndLoadBalancers"}));
@@ -350,7 +350,7 @@ fn services_take_no_address_of_others() {
         let problem = &problems[&format!("Service(shop/{address})")];
         assert_eq!(*problem, format!("no node answers for {address}: {reason}"));
     }
-    // The order of news does not matter, and an owner that goes leaves the address.
+    // The order of events does not matter, and the address is free when its owner is deleted.
     let mut reversed = World::new(&[]);
     entries.iter().rev().for_each(|entry| {
         reversed.put(entry.clone());

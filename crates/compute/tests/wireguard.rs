@@ -1,4 +1,4 @@
-//! WireGuard: settings and the keys of nodes in; devices, peers, routes and rules out.
+//! Computes WireGuard devices, peers, routes and rules from the settings and the keys of nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use base64::Engine;
@@ -23,7 +23,7 @@ fn key(number: u8) -> String {
     BASE64_STANDARD.encode([number; 32])
 }
 
-/// Node 3 is 172.16.0.3 and fd00::3.
+/// Node 3 has the addresses 172.16.0.3 and fd00::3.
 fn node(number: u8, v4: Option<u8>, v6: Option<u8>) -> Entry {
     let spec = json!({
         "bgp": {"ipv4Address": format!("172.16.0.{number}/24"), "ipv6Address": format!("fd00::{number}/64")},
@@ -85,7 +85,7 @@ impl World {
         self.plan.routes.get(&key).map(|route| route.target)
     }
 
-    /// Which nodes can read what is sent, and the first bytes of their keys.
+    /// Returns the nodes that are peers, and the first bytes of their keys.
     fn peers(&self, kind: TunnelKind) -> Vec<(String, u8)> {
         let peers = self.plan.wireguard_peers.iter().filter(|(id, _)| id.tunnel == kind);
         peers.map(|(id, peer)| (id.node.clone(), peer.key[0])).collect()
@@ -96,7 +96,7 @@ fn to(kind: TunnelKind, node: &str) -> Option<RouteTarget> {
     Some(Route::through(kind, Some(node.parse().unwrap())).target)
 }
 
-/// n1 to n3 encrypt, n4 does not; n3 has lent an address to n4 and one to us.
+/// n1 to n3 encrypt, n4 does not; n3 has lent one address to n4 and one to n1.
 fn cluster() -> Vec<Entry> {
     vec![
         node(1, Some(1), Some(11)),

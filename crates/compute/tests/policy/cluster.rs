@@ -1,4 +1,4 @@
-//! Entries of a datastore, and the plan that follows from them.
+//! Entries of a datastore, and the plan that is computed from them.
 
 use serde_json::{Value as Json, json};
 use tortie_compute::{Compute, Environment};
@@ -14,7 +14,7 @@ pub fn object(kind: Kind, namespace: &str, name: &str, labels: Json, spec: Json)
     stored(kind, json!({"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}))
 }
 
-/// A pod with the profile of its namespace.
+/// Returns a pod with the profile of its namespace.
 pub fn pod(node: &str, namespace: &str, name: &str, labels: Json, address: &str) -> Entry {
     pod_with(node, namespace, name, labels, address, json!([]))
 }
@@ -47,7 +47,7 @@ pub fn np(namespace: &str, name: &str, spec: Json) -> Entry {
     object(Kind::NetworkPolicy, namespace, name, json!({}), spec)
 }
 
-/// A node's view, and the plan that its updates make.
+/// A node, and the plan that results from its updates.
 pub struct Node {
     pub compute: Compute,
     pub plan: Plan,
@@ -64,7 +64,7 @@ impl Node {
         node
     }
 
-    /// Everything in one go; returns what changed.
+    /// Puts all entries, then flushes. Returns the updates.
     pub fn put(&mut self, entries: &[Entry]) -> Vec<Update> {
         entries.iter().for_each(|(key, value)| self.compute.put(key, value));
         self.flush()
@@ -109,7 +109,7 @@ fn text(member: &Member) -> String {
     }
 }
 
-/// What the plan refers to is in it, and nothing is in it that nobody refers to.
+/// Asserts that the plan contains everything it references, and no unreferenced sets or profiles.
 fn whole(plan: &Plan) {
     let mut sets = std::collections::BTreeSet::new();
     let rules = plan.policies.values().flat_map(|p| p.ingress.iter().chain(&p.egress));

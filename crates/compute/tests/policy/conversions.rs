@@ -1,4 +1,4 @@
-//! The worked examples of how policies and rules are converted, with the names of the sets.
+//! Worked examples of the conversion of policies and rules, with the IDs of the sets.
 
 use crate::cluster::{Node, gnp, id, namespace, np, object, pod, pod_with};
 use serde_json::json;

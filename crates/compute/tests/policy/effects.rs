@@ -1,4 +1,4 @@
-//! What a change of the datastore changes in the plan, and what it does not.
+//! Which changes of the datastore change the plan, and which do not.
 
 use crate::cluster::{Node, gnp, namespace, np, object, pod};
 use serde_json::json;
@@ -136,7 +136,7 @@ fn tiers_and_policies_are_in_order() {
         ("nosuch".to_owned(), TierEnd::Deny, names(&["last"])),
     ];
     assert_eq!(tiers(&node), expected);
-    // The tier appears, the other goes.
+    // One tier is created, the other is deleted.
     node.put(&[tier("nosuch", 1.0, "Pass")]);
     assert_eq!(tiers(&node)[0], ("nosuch".to_owned(), TierEnd::Pass, names(&["last"])));
     node.delete(&tier("sec", 10.0, "Pass"));
@@ -247,7 +247,7 @@ fn the_ranges_of_services_follow_the_configuration_for_all() {
     assert_eq!(ranges(&node), [""; 0]);
 }
 
-/// Endpoints of a service come, change and go; two slices may tell of the same.
+/// Endpoints of a service are added, changed and removed; two slices may contain the same endpoint.
 #[test]
 fn rules_that_name_a_service_follow_its_endpoints() {
     let service = json!({"services": {"name": "cart"}});

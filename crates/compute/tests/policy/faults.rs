@@ -1,4 +1,4 @@
-//! Objects that break the rules of their kind.
+//! Objects that violate the validation rules of their kind.
 
 use crate::cluster::{Node, gnp, namespace, object, pod};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Clusters at random, and histories that lead to them.
+//! Random clusters, and histories of events that lead to them.
 
 use crate::cluster::{Entry, gnp, namespace, np, object, pod_with};
 use rand::Rng;
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use tortie_model::{Key, Kind, Value};
 
-/// One thing that happens to a datastore, or somebody looking at what became of it.
+/// A change of the datastore, or a flush of the plan.
 #[expect(clippy::large_enum_variant, reason = "a few hundred of them, for a test")]
 pub enum Step {
     Put(Key, Value),
@@ -16,7 +16,8 @@ pub enum Step {
     Flush,
 }
 
-/// Reaches a state through others: versions that are replaced, objects that go again, flushes at any moment.
+/// Returns a history that reaches a state through other states: replaced versions, deleted objects, flushes at any
+/// time.
 pub fn detours(rng: &mut StdRng, final_state: &[Entry]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let detours = generate(rng, 80);
@@ -29,7 +30,7 @@ pub fn detours(rng: &mut StdRng, final_state: &[Entry]) -> Vec<Step> {
     }
     steps.extend(final_state.iter().map(|(key, value)| Step::Put(key.clone(), value.clone())));
     steps.shuffle(rng);
-    // The last event about a key decides.
+    // The last event of each key decides.
     let mut last: Vec<Step> =
         final_state.iter().map(|(key, value)| Step::Put(key.clone(), value.clone())).collect();
     last.extend(detours.keys().filter(|key| !wanted.contains_key(key)).map(|key| Step::Delete(key.clone())));
@@ -45,7 +46,7 @@ pub fn detours(rng: &mut StdRng, final_state: &[Entry]) -> Vec<Step> {
     history
 }
 
-/// A datastore of objects out of a small world, so that they have much to do with each other.
+/// Returns a random datastore with few distinct names and labels, so that its objects affect each other.
 pub fn generate(rng: &mut StdRng, count: usize) -> BTreeMap<Key, Value> {
     let mut all = BTreeMap::new();
     for _ in 0..count {
@@ -198,7 +199,7 @@ fn policy(rng: &mut StdRng) -> Entry {
             spec["applyOnForward"] = json!(true);
             spec["doNotTrack"] = json!(true);
         }
-        // Lacks applyOnForward, and so denies.
+        // Lacks applyOnForward, which the API requires.
         2 => spec["preDNAT"] = json!(true),
         3 => spec["namespaceSelector"] = json!(selector(rng)),
         _ => {}

@@ -1,4 +1,4 @@
-//! Policy: datastores in, plans out.
+//! Policy: plans that are computed from datastores.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cluster;

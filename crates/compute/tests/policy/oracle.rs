@@ -1,4 +1,4 @@
-//! The plan worked out the long way: every selector against every object, nothing remembered.
+//! Computes the plan without indexes or history: every selector is matched against every object.
 
 use crate::cluster::{Entry, NODE};
 use ipnet::IpNet;
@@ -11,11 +11,11 @@ use tortie_plan::{EndpointId, Member, Plan, PolicyId, Tier};
 
 type Labels = BTreeMap<String, String>;
 
-/// Whatever has labels and addresses.
+/// An object with labels and addresses.
 struct Thing {
     labels: Labels,
     nets: Vec<IpNet>,
-    /// If it is an endpoint of this node.
+    /// Set if it is an endpoint of this node.
     local: Option<EndpointId>,
 }
 
@@ -64,7 +64,7 @@ pub fn check(state: &[Entry], plan: &Plan, what: &str) {
     }
 }
 
-/// Whether a policy is asked at stages that workloads do not have.
+/// Returns whether a policy applies to stages that workloads do not have.
 fn is_of_hosts(id: &PolicyId, resources: &[&Resource]) -> bool {
     resources.iter().any(|resource| match resource {
         Resource::GlobalNetworkPolicy(policy) => {
@@ -96,7 +96,7 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
                 endpoint: "eth0".into(),
             };
             let local = (endpoint.spec.node == NODE).then_some(EndpointId::Workload(id));
-            // An endpoint has addresses, whatever the prefix length says.
+            // An endpoint has single addresses, regardless of the prefix length.
             let address = |text: &String| text.split('/').next().unwrap_or_default().to_owned();
             (endpoint.spec.profiles.clone(), endpoint.spec.ip_networks.iter().map(address).collect(), local)
         }
@@ -124,7 +124,7 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<Thing> {
     Some(Thing { labels, nets: nets.iter().filter_map(net).collect(), local })
 }
 
-/// Every selector that a rule of the cluster can mean, by the name of its set.
+/// Returns every selector that rules of the cluster use, by the ID of its set.
 fn selectors(resources: &[&Resource]) -> BTreeMap<String, Selector> {
     let mut found = BTreeMap::new();
     for resource in resources {

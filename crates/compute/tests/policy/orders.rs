@@ -1,4 +1,4 @@
-//! The same datastore gives the same plan, whatever came in which order, and whenever somebody looked.
+//! The same datastore gives the same plan, regardless of the order of events and flushes.
 
 use crate::cluster::{Entry, Node};
 use crate::history::{Step, detours, generate};

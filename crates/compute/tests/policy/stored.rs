@@ -1,4 +1,4 @@
-//! Objects as they may lie in a store that others wrote: every part that can be used is, and what cannot fails closed.
+//! Stored objects that other clients wrote: usable parts are used, the rest fails closed.
 
 use crate::cluster::{Node, gnp, id, namespace, np, object, pod};
 use serde_json::{Value as Json, json};
@@ -9,7 +9,7 @@ fn shop() -> Vec<crate::cluster::Entry> {
     vec![namespace("shop", json!({})), pod("n1", "shop", "web-0", json!({"role": "web"}), "10.0.0.1/32")]
 }
 
-/// As it lies in the store, without what the API would make of it.
+/// Returns the stored text of an object, without the defaults and checks of the API.
 fn text(kind: Kind, namespace: &str, name: &str, spec: Json) -> (Key, String) {
     let object = json!({"kind": kind.name(), "apiVersion": "projectcalico.org/v3",
         "metadata": {"name": name, "namespace": namespace}, "spec": spec});
@@ -24,7 +24,7 @@ fn policy<'n>(node: &'n Node, name: &str) -> &'n Policy {
     &node.plan.policies[&id(PolicyKind::GlobalNetworkPolicy, "", name)]
 }
 
-/// How many policies of web-0's first tier govern ingress and egress.
+/// Returns the number of policies in the first tier of web-0 that apply to ingress and to egress.
 fn governs(node: &Node) -> (usize, usize) {
     let tiers = &node.workload_policy("shop", "web-0").tiers;
     tiers.first().map_or((0, 0), |tier| (tier.ingress.len(), tier.egress.len()))
@@ -151,7 +151,8 @@ fn a_profile_keeps_its_labels_and_its_good_rules() {
     assert!(problem(&node, Kind::Profile, "", "kns.shop").contains("ingress rule 1"));
 }
 
-/// What a node has that heard an entry after another one, and what it has after a restart.
+/// Returns a node that received a bad entry after a good one, and a node that received only the bad one, as after a
+/// restart.
 fn before_and_after_a_restart(good: Json, bad: Json) -> (Node, Node) {
     let (key, bad) = text(Kind::GlobalNetworkPolicy, "", "p", bad);
     let reason = Value::decode(&key, bad.as_bytes()).expect_err("it can be read").to_string();
