@@ -36,7 +36,7 @@ pub enum FloatingRefusal {
     Endpoint,
     #[error("another endpoint had asked for it before")]
     Claimed,
-    #[error("it stands for an address of the same family that the endpoint does not have")]
+    #[error("its internal address is not an address of the endpoint in the same family")]
     NotOwn,
     #[error("an endpoint may have {MAX_FLOATING_IPS} floating addresses")]
     TooMany,

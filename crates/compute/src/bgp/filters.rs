@@ -70,6 +70,6 @@ fn operation(operation: &BGPFilterOperation) -> Result<Operation, String> {
         let value = u32::try_from(set.value).map_err(|_| format!("{} is not a priority", set.value))?;
         Ok(Operation::SetPriority(value))
     } else {
-        Err("an operation does nothing".to_owned())
+        Err("an operation is empty".to_owned())
     }
 }

@@ -257,8 +257,8 @@ impl FirstTable {
         let (first, last) = range.split_once('-').ok_or("is not of the form 1-250")?;
         let (first, last): (u32, u32) = (number(first.trim())?, number(last.trim())?);
         match () {
-            () if first == 0 || first > last => Err("is no range of tables".to_owned()),
-            () if RESERVED.contains(&first) => Err("begins with a table of the kernel's own".to_owned()),
+            () if first == 0 || first > last => Err("is not a range of tables".to_owned()),
+            () if RESERVED.contains(&first) => Err("begins with a table reserved by the kernel".to_owned()),
             () => Ok(FirstTable(first)),
         }
     }
@@ -343,7 +343,7 @@ impl Read for Vec<String> {
     fn read(text: &str, _: &FelixParameter, _: &mut dyn FnMut(String)) -> Result<Self, String> {
         let names: Vec<String> =
             text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        if names.is_empty() { Err("has no name in it".to_owned()) } else { Ok(names) }
+        if names.is_empty() { Err("contains no name".to_owned()) } else { Ok(names) }
     }
 
     fn built_in(of: &FelixParameter) -> Self {

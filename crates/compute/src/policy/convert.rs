@@ -93,7 +93,7 @@ impl Conversion<'_> {
             return converted;
         }
         let (converted, instead) = match converted.action {
-            Action::Deny => (converted, "it denies whatever the value"),
+            Action::Deny => (converted, "it denies regardless of the value"),
             action => {
                 self.needs.truncate(needed);
                 (Rule::never(action), "it matches nothing")
@@ -281,7 +281,7 @@ fn protocol(protocol: &Option<Protocol>) -> Result<Option<u8>, String> {
 /// Converts ICMP fields. Without a type they do not restrict the rule.
 fn icmp(fields: &Option<ICMPFields>) -> Result<Option<Icmp>, String> {
     let Some(fields) = fields else { return Ok(None) };
-    let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is no ICMP type or code"));
+    let byte = |value: i64| u8::try_from(value).map_err(|_| format!("{value} is not an ICMP type or code"));
     let Some(kind) = fields.r#type else { return Ok(None) };
     Ok(Some(Icmp { r#type: byte(kind)?, code: fields.code.map(byte).transpose()? }))
 }
