@@ -53,7 +53,7 @@ impl Element {
                 }
                 _ => return Err(format!("the key of '{text}' is not an object")),
             },
-            "i" => Element::Index(rest.parse().map_err(|_| format!("the index of '{text}' is not a number"))?),
+            "i" => Element::Index(rest.parse().map_err(|_| format!("'{text}' has a non-numeric index"))?),
             _ if kind.len() == 1 => return Ok(None),
             _ => return Err(format!("'{text}' is not a path element")),
         }))

@@ -239,7 +239,7 @@ impl Compute {
                 self.note_problem(key, format!("it cannot be read and is not in force: {reason}"));
             }
             None => {
-                self.note_problem(key, format!("it cannot be read; the previous version stays in use: {reason}"));
+                self.note_problem(key, format!("it cannot be read; the previous version stays: {reason}"));
             }
         }
     }

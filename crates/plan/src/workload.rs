@@ -34,8 +34,7 @@ pub struct Workload {
     pub migration: Migration,
 }
 
-/// State of the live migration of a virtual machine to this node. A machine that leaves the node is in none of these
-/// states.
+/// State of the live migration of a virtual machine to this node. A machine that leaves the node is in state `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Migration {
     #[default]
