@@ -136,7 +136,7 @@ fn export(bgp: &Bgp, session: &Session, v4: bool, internal: bool) -> Filter {
 
 fn better_than_normal(export: &Export, v4: bool) -> std::ops::RangeInclusive<u32> {
     let normal = if v4 { export.priority_v4 } else { export.priority_v6 };
-    LOCAL_PREF_OF_METRIC_0 - normal + 1..=u32::MAX
+    LOCAL_PREF_OF_METRIC_0.saturating_sub(normal) + 1..=u32::MAX
 }
 
 fn inside(nets: &[ipnet::IpNet]) -> Match {
