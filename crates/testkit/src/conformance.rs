@@ -1,4 +1,5 @@
-//! The conformance cases of policy as data: `conformance/world.yaml` and `conformance/cases.yaml` say what they are.
+//! Policy conformance cases as data. The file formats are described in `conformance/world.yaml` and
+//! `conformance/cases.yaml`.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,7 +15,7 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// Something is written, then packets are sent.
+/// One step of a case: resources are applied and deleted, then packets are sent.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
@@ -28,14 +29,14 @@ pub struct Step {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sent {
-    /// A pod as `namespace/name`, a node, or an address outside.
+    /// A pod as `namespace/name`, a node name, or an external address.
     pub from: String,
     pub to: String,
     /// `tcp/80`, `udp/53`, `icmp/8`, `icmpv6/128`.
     pub port: String,
-    /// 4 or 6, where both ends have both; 4 if it is not given.
+    /// IP family, 4 or 6, for endpoints with addresses of both families. The default is 4.
     pub family: Option<u8>,
-    /// Packets with the same name here are of one connection.
+    /// Connection name: packets with the same name belong to the same connection.
     pub flow: Option<String>,
     pub verdict: Expected,
     pub by: Option<String>,
@@ -55,13 +56,13 @@ impl Step {
         self.apply.iter().cloned().map(resource).collect()
     }
 
-    /// Only kind, namespace and name of these count.
+    /// Returns the resources to delete. Only their kind, namespace and name are significant.
     pub fn deleted(&self) -> Vec<Resource> {
         self.delete.iter().cloned().map(resource).collect()
     }
 }
 
-/// What every case starts from.
+/// Returns the resources that exist at the start of every case.
 pub fn world() -> Vec<Resource> {
     documents(include_str!("../conformance/world.yaml")).into_iter().map(resource).collect()
 }
@@ -70,7 +71,7 @@ pub fn cases() -> Vec<Case> {
     documents(include_str!("../conformance/cases.yaml")).into_iter().map(read).collect()
 }
 
-// A mistake in the data is a mistake in the test that uses it.
+// The functions below panic on invalid conformance data, because it is part of the test that uses it.
 
 fn documents(text: &str) -> Vec<Value> {
     codec::documents(text.as_bytes()).unwrap_or_else(|error| panic!("conformance data: {error}"))

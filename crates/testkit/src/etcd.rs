@@ -1,4 +1,4 @@
-//! A real etcd server for one test.
+//! Runs a real etcd server for the duration of one test.
 
 use crate::free_port;
 use std::io;
@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long etcd may take to serve; generous, since test machines are busy.
+/// Time limit for etcd to accept connections. Test machines may be heavily loaded.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -17,18 +17,18 @@ pub struct EtcdTls {
     pub ca_file: PathBuf,
     pub cert_file: PathBuf,
     pub key_file: PathBuf,
-    /// Clients must show a certificate signed by the CA.
+    /// Whether clients must present a certificate signed by the CA.
     pub client_cert_auth: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     pub tls: Option<EtcdTls>,
-    /// Further command line arguments.
+    /// Additional command line arguments.
     pub args: Vec<String>,
 }
 
-/// A running etcd; killed, and its data removed, on drop.
+/// A running etcd. Dropping it kills the process and removes its data.
 #[derive(Debug)]
 pub struct Etcd {
     options: EtcdOptions,
@@ -68,7 +68,7 @@ impl Etcd {
         self.dir.path().join("data")
     }
 
-    /// SIGKILL; the data stays for [`Etcd::restart`].
+    /// Kills the server with SIGKILL. The data is kept for [`Etcd::restart`].
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -76,7 +76,7 @@ impl Etcd {
         }
     }
 
-    /// Starts again on the same ports with the same data, and returns when it takes requests.
+    /// Restarts the server on the same ports with the same data and waits until it accepts connections.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         let log = std::fs::File::create(self.log_file())?;
@@ -104,14 +104,14 @@ impl Etcd {
         self.wait_until_serving()
     }
 
-    /// Starts again with the same data on another client port, where nobody looks yet.
+    /// Restarts the server with the same data on another client port, which no client knows yet.
     pub fn restart_elsewhere(&mut self) -> io::Result<()> {
         self.kill();
         self.client_port = free_port()?;
         self.restart()
     }
 
-    /// Undoes [`Etcd::restart_elsewhere`].
+    /// Restarts the server on its original client port, undoing [`Etcd::restart_elsewhere`].
     pub fn restart_at_home(&mut self) -> io::Result<()> {
         self.kill();
         self.client_port = self.home_port;
@@ -131,7 +131,7 @@ impl Etcd {
     fn ctl_output(&self, args: &[&str]) -> io::Result<Output> {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoint(), "--dial-timeout", "20s"]);
-        // The default of 5 s is not enough for an election on a busy machine.
+        // The default of 5 s is too short for a leader election on a busy machine.
         command.args(["--command-timeout", "60s"]);
         if let Some(tls) = &self.options.tls {
             command.arg("--cacert").arg(&tls.ca_file);
@@ -148,7 +148,7 @@ impl Etcd {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// A directory that lives as long as this server.
+    /// Returns the directory of this server, which is removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -156,7 +156,7 @@ impl Etcd {
     fn wait_until_serving(&mut self) -> io::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.client_port));
         let deadline = Instant::now() + START_LIMIT;
-        // Requests that come before it has a leader wait for it.
+        // An accepted connection is enough: etcd queues requests that arrive before it has elected a leader.
         while Instant::now() < deadline {
             if let Some(child) = &mut self.child
                 && let Some(status) = child.try_wait()?

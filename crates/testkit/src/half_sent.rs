@@ -1,4 +1,4 @@
-//! A request that is begun and never finished.
+//! A gRPC request body that is never completed.
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -6,7 +6,8 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The body of a gRPC request: announces a message of some length, sends what it is given of it, and then nothing more.
+/// Body of a gRPC request that announces a message of `length` bytes, sends the given part of it and then stays
+/// pending.
 pub struct HalfSent(std::vec::IntoIter<Bytes>);
 
 impl HalfSent {

@@ -1,4 +1,4 @@
-//! An installation of the real binary in a directory of its own: programs by all their names, a datastore, a node.
+//! Installs the real binary in a temporary directory under all its names, and runs a datastore and a node from there.
 
 use crate::process::{self, Process};
 use crate::run;
@@ -11,11 +11,11 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use tortie_cni::{PROGRAM, Plugin};
 
-/// `tortie datastore` as a process; killed (with SIGKILL) when dropped.
+/// A `tortie datastore` process, killed with SIGKILL when dropped.
 #[derive(Debug)]
 pub struct Datastore {
     process: Process,
-    /// Where it listens, in the order in which it was asked to.
+    /// Endpoints it listens on, in the order of the `listen` argument.
     pub endpoints: Vec<String>,
 }
 
@@ -35,18 +35,18 @@ impl Datastore {
         Datastore { process, endpoints }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// The first endpoint on TCP.
+    /// Returns the first TCP endpoint.
     pub fn url(&self) -> &str {
         self.endpoints.iter().find(|endpoint| endpoint.starts_with("http")).unwrap()
     }
 }
 
-/// What a CNI plugin is started with.
+/// Environment and standard input of one CNI plugin invocation.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginCall<'a> {
     pub plugin: &'a str,
@@ -58,10 +58,10 @@ pub struct PluginCall<'a> {
     pub args: &'a str,
 }
 
-/// The CNI plugins as they are installed on hosts.
+/// Installs the CNI plugins into `dir` as on a host.
 ///
-/// Another process writes them: what this one holds open for writing, a child that is started meanwhile holds too, and then nobody
-/// can start it.
+/// A separate process writes the files: if this process held one open for writing, a child forked by another thread
+/// would inherit the descriptor, and executing the plugin would fail with ETXTBSY.
 pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
     for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
         let mut shell = Command::new("sh");
@@ -80,7 +80,7 @@ pub fn install_plugins(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Processes, then files, are gone when it is dropped.
+/// A temporary installation. Dropping it stops the processes first and then removes the files.
 #[derive(Debug)]
 pub struct Installation {
     node: Option<Process>,
@@ -91,7 +91,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// `tortie` is the binary: `env!("CARGO_BIN_EXE_tortie")`.
+    /// Creates an installation without running processes. `tortie` is the binary: `env!("CARGO_BIN_EXE_tortie")`.
     pub fn new(tortie: &'static str) -> Installation {
         let dir = tempfile::Builder::new().prefix("tortie-test-").tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bin")).unwrap();
@@ -106,12 +106,13 @@ impl Installation {
         self.dir.path().join(part)
     }
 
-    /// Where the datastore is found by anybody, also in a namespace.
+    /// Returns the datastore's Unix socket endpoint, which is also reachable from network namespaces.
     pub fn socket(&self) -> String {
         format!("unix://{}", self.path("ds.sock").display())
     }
 
-    /// Where the datastore is found by etcdctl, which knows no sockets, outside of namespaces.
+    /// Returns the datastore's TCP endpoint for etcdctl, which does not support Unix sockets. It is not reachable from
+    /// network namespaces.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -123,7 +124,7 @@ impl Installation {
         self.store = Some(store);
     }
 
-    /// kill -9
+    /// Kills the datastore with SIGKILL.
     pub fn stop_store(&mut self) {
         self.store = None;
     }
@@ -132,14 +133,15 @@ impl Installation {
         self.store.as_ref().unwrap().id()
     }
 
-    /// `tortie node` in this installation's directories, to be run by `runner` (`ip netns exec NAME`).
+    /// Builds the command that runs `tortie node` with this installation's directories. `runner` executes it (`ip netns
+    /// exec NAME`).
     pub fn node_command(&self, mut runner: Command) -> Command {
         runner.args([self.tortie, "node"]).env("NODENAME", "n1").env("ETCD_ENDPOINTS", self.socket());
         runner.env("TORTIE_STATE_DIR", self.path("state")).env("TORTIE_RUN_DIR", self.path("run"));
         runner
     }
 
-    /// Starts the node, instead of one that runs, and returns when it is ready.
+    /// Starts the node, replacing a running one, and waits until it is ready.
     pub fn start_node(&mut self, mut command: Command) {
         self.stop_node();
         let log = std::fs::File::options().create(true).append(true).open(self.path("node.log")).unwrap();
@@ -148,7 +150,7 @@ impl Installation {
         assert!(line.starts_with("ready: "), "{line:?}\n{}", self.log());
     }
 
-    /// kill -9
+    /// Kills the node with SIGKILL.
     pub fn stop_node(&mut self) {
         self.node = None;
     }
@@ -157,12 +159,12 @@ impl Installation {
         self.node.as_ref().unwrap().id()
     }
 
-    /// What all nodes of this installation have logged.
+    /// Returns the log of all nodes that this installation has run.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("node.log")).unwrap_or_default()
     }
 
-    /// A plugin that has got its request.
+    /// Starts a plugin and writes its request to standard input, without waiting for it to exit.
     pub fn begin(&self, call: &PluginCall) -> Child {
         let mut command = Command::new(self.path("bin").join(call.plugin));
         command
@@ -192,7 +194,7 @@ impl Installation {
         run(command.stdin(Stdio::null()))
     }
 
-    /// What the node answers to a question at its query socket; nothing while it cannot.
+    /// Sends a question to the node's query socket and returns the response, or null if the node does not respond.
     pub fn ask(&self, question: &str) -> Value {
         let answered = || -> std::io::Result<Value> {
             let mut stream = UnixStream::connect(self.path("run/node.sock"))?;

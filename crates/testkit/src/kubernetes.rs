@@ -1,4 +1,4 @@
-//! A real Kubernetes API server for one test, on a store of its own. There is no kubelet: pods are objects.
+//! Runs a real kube-apiserver with its own store for one test. There is no kubelet: pods are objects only.
 
 mod calls;
 
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 use tortie_model::schema;
 
 const TOKEN: &str = "secret";
-/// Of a node, whose requests are written down.
+/// Token of the node user, whose requests are recorded in the audit log.
 const NODE_TOKEN: &str = "secret-node";
-/// People who may do only what rules say, where rules count.
+/// Users without cluster-admin rights: with RBAC enabled they may do only what roles grant them.
 pub const PEOPLE: [&str; 3] = ["jane", "joe", "jim"];
-/// The name in the certificate with which the server passes requests on.
+/// Common name of the client certificate that kube-apiserver uses for requests to extension API servers and webhooks.
 pub const FRONT_PROXY: &str = "front-proxy";
 
-/// An API group in which a cluster may keep Calico's objects.
+/// An API group that can hold Calico's objects in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalicoGroup {
     /// crd.projectcalico.org/v1
@@ -40,24 +40,24 @@ impl CalicoGroup {
     }
 }
 
-/// What an API server keeps its objects in.
+/// The store behind an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// The etcd of the distribution.
+    /// The etcd package of the distribution.
     Etcd,
-    /// The etcd that this version of Kubernetes is made for.
+    /// The etcd version that this Kubernetes release is built against.
     EtcdOfKubernetes,
-    /// `tortie datastore`, of this program.
+    /// `tortie datastore`, run from this binary.
     Embedded(PathBuf),
 }
 
-/// How an API server looks after its store.
+/// Store backend and maintenance settings of an API server.
 #[derive(Clone, Debug)]
 pub struct Upkeep {
     pub backing: Backing,
-    /// How often it has the store forget the past; never if zero.
+    /// Interval between compactions of the store; zero disables them.
     pub compaction: Duration,
-    /// How often it compares its caches with the store, if not as usual.
+    /// Interval between consistency checks of the watch cache against the store, if not the default.
     pub consistency_checks: Option<Duration>,
 }
 
@@ -67,18 +67,18 @@ impl Default for Upkeep {
     }
 }
 
-/// Gone, with its data, when it is dropped.
+/// A running kube-apiserver. Dropping it stops its processes and removes its data.
 #[derive(Debug)]
 pub struct ApiServer {
-    // In the order in which they go.
+    // In drop order: clients are stopped before the servers they use.
     controllers: Option<Process>,
     server: Option<Process>,
     store: Option<Process>,
     upkeep: Upkeep,
     dir: TempDir,
-    /// The network namespace it is in, if not the test's own.
+    /// Network namespace that the processes run in; `None` for the test's own.
     namespace: Option<String>,
-    /// Whether everybody may do everything, or what rules say.
+    /// Whether RBAC is enabled. Otherwise every request is authorized.
     rules: bool,
     address: String,
     port: u16,
@@ -86,7 +86,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// On the loopback of the test.
+    /// Starts a server on the loopback interface of the test.
     pub fn start() -> ApiServer {
         ApiServer::start_with(Upkeep::default())
     }
@@ -96,13 +96,13 @@ impl ApiServer {
         ApiServer::with(None, "127.0.0.1", ports, upkeep, false)
     }
 
-    /// The same, where people may do only what rules say.
+    /// Starts a server with RBAC enabled.
     pub fn start_with_rules() -> ApiServer {
         let ports = [free_port(), free_port(), free_port()].map(Result::unwrap);
         ApiServer::with(None, "127.0.0.1", ports, Upkeep::default(), true)
     }
 
-    /// In a network namespace, at an address that it has there.
+    /// Starts a server in a network namespace, listening on `address`, which must exist there.
     pub fn start_in(namespace: &str, address: &str) -> ApiServer {
         let ports = [6443, 2379, 2380];
         ApiServer::with(Some(namespace.to_owned()), address, ports, Upkeep::default(), false)
@@ -153,7 +153,8 @@ impl ApiServer {
         self.write("audit.yaml", &audit.to_string());
     }
 
-    /// An authority, and the certificate that the server shows to servers behind it and to webhooks that ask for one.
+    /// Writes a CA and the front-proxy client certificate that kube-apiserver presents to extension API servers and
+    /// webhooks.
     fn write_proxy(&self) {
         let mut authority = rcgen::CertificateParams::default();
         authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -178,12 +179,12 @@ impl ApiServer {
         self.write("admission.yaml", &admission.to_string());
     }
 
-    /// The kubeconfig of one of the people.
+    /// Returns the path of the kubeconfig of one of [`PEOPLE`].
     pub fn kubeconfig_of(&self, name: &str) -> PathBuf {
         self.path(&format!("kubeconfig-{name}"))
     }
 
-    /// A program of Kubernetes, of the same version.
+    /// Builds the command of a Kubernetes program of the same version as the server.
     pub fn program(&self, name: &str) -> Command {
         self.command(program(name))
     }
@@ -198,7 +199,7 @@ impl ApiServer {
         self.dir.path().join(name)
     }
 
-    /// A kubeconfig for whoever proves who they are like this; its path.
+    /// Writes a kubeconfig with these user credentials and returns its path.
     pub fn write_kubeconfig(&self, name: &str, user: Json) -> PathBuf {
         let text = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -209,17 +210,17 @@ impl ApiServer {
         self.write(name, &text.to_string())
     }
 
-    /// That of somebody who may do everything.
+    /// Returns the kubeconfig path of the admin user.
     pub fn kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig")
     }
 
-    /// That of a node, whose requests are written down.
+    /// Returns the kubeconfig path of the node user, whose requests are audited.
     pub fn node_kubeconfig(&self) -> PathBuf {
         self.path("kubeconfig-node")
     }
 
-    /// What whoever has the node's kubeconfig has asked for: verbs and paths.
+    /// Returns verb and path of every request made with the node's kubeconfig.
     pub fn requests_of_node(&self) -> Vec<(String, String)> {
         let log = std::fs::read_to_string(self.path("audit.log")).unwrap_or_default();
         let text = |event: &Json, field: &str| event[field].as_str().unwrap_or_default().to_owned();
@@ -231,7 +232,7 @@ impl ApiServer {
         format!("https://{}:{}", self.address, self.port)
     }
 
-    /// What makes our programs use it.
+    /// Returns the environment variables that make Tortie's programs use this server as their datastore.
     pub fn environment(&self, group: CalicoGroup) -> Vec<(&'static str, String)> {
         vec![
             ("DATASTORE_TYPE", "kubernetes".to_owned()),
@@ -269,7 +270,7 @@ impl ApiServer {
                     .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
                     .args(["--initial-cluster", &format!("test={peers}")]);
                 if *etcd == Backing::EtcdOfKubernetes {
-                    // As kubeadm has it.
+                    // The same value as in kubeadm clusters.
                     command.arg("--watch-progress-notify-interval=5s");
                 }
                 command
@@ -278,7 +279,7 @@ impl ApiServer {
         Process::start(command.stdout(self.log("store.log")).stderr(self.log("store.log")))
     }
 
-    /// Starts what does not run, with the data that is there, and returns when it serves.
+    /// Starts the processes that are not running, with the existing data, and waits until the server is ready.
     pub fn resume(&mut self) {
         if self.store.is_none() {
             self.store = Some(self.start_store());
@@ -311,9 +312,9 @@ impl ApiServer {
                     "--requestheader-group-headers=X-Remote-Group",
                     "--requestheader-extra-headers-prefix=X-Remote-Extra-",
                     "--disable-admission-plugins=ServiceAccount",
-                    // Continuations are read from etcd, where a test can make the past go away.
+                    // Serves list continuations from etcd, so that a test can expire them by compacting.
                     "--feature-gates=ListFromCacheSnapshot=false,MutatingAdmissionPolicy=true",
-                    // Off in this version unless it is asked for.
+                    // Disabled by default in this version.
                     "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
                     "--endpoint-reconciler-type=none",
                 ])
@@ -331,17 +332,17 @@ impl ApiServer {
         eventually_showing("the API server is ready", ready, || self.server_log());
     }
 
-    /// kill -9 of the API server; its data stays.
+    /// Kills the API server with SIGKILL. Its data is kept.
     pub fn stop(&mut self) {
         self.server = None;
     }
 
-    /// kill -9 of the store, for [`ApiServer::resume`] to start again.
+    /// Kills the store with SIGKILL. [`ApiServer::resume`] starts it again.
     pub fn stop_store(&mut self) {
         self.store = None;
     }
 
-    /// Kubernetes' own controllers of these names.
+    /// Starts kube-controller-manager with the named controllers.
     pub fn start_controllers(&mut self, names: &str) {
         let mut command = self.command(program("kube-controller-manager"));
         command
@@ -354,22 +355,22 @@ impl ApiServer {
         self.controllers = Some(Process::start(&mut command));
     }
 
-    /// The process of the store, for what it costs.
+    /// Returns the process id of the store, for resource measurements.
     pub fn store_id(&self) -> u32 {
         self.store.as_ref().map(Process::id).unwrap_or_default()
     }
 
-    /// Where the store has its data.
+    /// Returns the data directory of the store.
     pub fn store_data(&self) -> PathBuf {
         self.path("store")
     }
 
-    /// What the API server has written, all its lives.
+    /// Returns the log of the API server, across restarts.
     pub fn server_log(&self) -> String {
         std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
     }
 
-    /// Nothing before this moment is remembered.
+    /// Compacts the store at its current revision.
     pub fn forget_the_past(&self) {
         let endpoint = format!("http://127.0.0.1:{}", self.etcd_ports[0]);
         let ctl = |words: &[&str]| {
@@ -381,7 +382,7 @@ impl ApiServer {
         ctl(&["compact", &revision.to_string()]);
     }
 
-    /// A request as another program would send it; the answer, or the refusal.
+    /// Sends a request with curl as the admin user and returns the response body, or a description of the failure.
     pub fn send(&self, method: &str, path: &str, body: Option<&Json>) -> Result<Json, String> {
         self.send_as(TOKEN, method, path, "application/json", body)
     }
@@ -423,17 +424,17 @@ impl ApiServer {
         }
     }
 
-    /// The answer to a request that must succeed.
+    /// Sends a request and returns the response. Panics if the server rejects it.
     pub fn must(&self, method: &str, path: &str, body: Option<&Json>) -> Json {
         self.send(method, path, body).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// Creates an object in its collection.
+    /// Creates an object in the collection at `path`.
     pub fn create(&self, path: &str, object: &Json) -> Json {
         self.must("POST", path, Some(object))
     }
 
-    /// Creates many objects, each with the path of its collection, over a few connections.
+    /// Creates many objects, each given with the path of its collection, over up to 16 connections.
     pub fn create_all(&self, objects: &[(String, Json)]) {
         for batch in objects.chunks(1000) {
             let calls: Vec<Call> = batch.iter().map(|(path, object)| Call::create(path, object)).collect();
@@ -449,7 +450,7 @@ impl ApiServer {
         merged.unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    /// The definitions of Calico's kinds in a group, until they are served.
+    /// Installs the CRDs of an API group and waits until all of them are served.
     pub fn install(&self, group: CalicoGroup) {
         let crds: Vec<Json> = match group {
             CalicoGroup::V3 => schema::crds(),
@@ -462,7 +463,7 @@ impl ApiServer {
             let path = format!("/apis/{}/{}", group.api_version(), text("/spec/names/plural"));
             eventually(&path, || self.send("GET", &format!("{path}?limit=1"), None).is_ok());
         }
-        // Clients choose the group by discovery, which may follow a moment later.
+        // Clients choose the group by discovery, which may lag behind.
         let path = format!("/apis/{}", group.api_version());
         let is_discovered = |list: &Json| {
             let mut resources = list["resources"].as_array().into_iter().flatten();
@@ -471,13 +472,14 @@ impl ApiServer {
         eventually(&path, || self.send("GET", &path, None).is_ok_and(|list| is_discovered(&list)));
     }
 
-    /// A definition of ClusterNetworkPolicy that takes anything.
+    /// Installs a CRD for ClusterNetworkPolicy whose schema accepts any object.
     pub fn install_cluster_network_policies(&self) {
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {
                 "name": "clusternetworkpolicies.policy.networking.k8s.io",
-                // The group is the community's; the API server asks for this in the groups of Kubernetes.
+                // kube-apiserver requires this annotation for CRDs in *.k8s.io groups, to which this community-owned
+                // group belongs.
                 "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/network-policy-api"},
             },
             "spec": {
@@ -499,7 +501,7 @@ impl ApiServer {
         self.create("/api/v1/namespaces", &object);
     }
 
-    /// Takes a namespace away from its pods, as nobody does who waits for them to go.
+    /// Deletes a namespace immediately by clearing its finalizers, without waiting for its pods.
     pub fn remove_namespace(&self, name: &str) {
         let path = format!("/api/v1/namespaces/{name}");
         self.must("DELETE", &path, None);
@@ -509,13 +511,13 @@ impl ApiServer {
         eventually("the namespace is gone", || self.send("GET", &path, None).is_err());
     }
 
-    /// A node as kubelet makes it.
+    /// Creates a Node as kubelet does when it registers.
     pub fn add_node(&self, name: &str) {
         let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         self.create("/api/v1/nodes", &object);
     }
 
-    /// A pod that the scheduler has put on a node. `ports` are those of its container.
+    /// Creates a pod scheduled to `node`. `ports` are the ports of its container.
     pub fn add_pod(&self, namespace: &str, name: &str, node: &str, labels: Json, ports: Json) -> Json {
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -526,7 +528,7 @@ impl ApiServer {
         self.create(&format!("/api/v1/namespaces/{namespace}/pods"), &object)
     }
 
-    /// What kubelet says of a pod that runs.
+    /// Sets the status that kubelet reports for a running pod.
     pub fn set_pod_addresses(&self, namespace: &str, name: &str, addresses: &[String]) {
         let listed: Vec<Json> = addresses.iter().map(|address| json!({ "ip": address })).collect();
         let status = json!({"phase": "Running", "podIP": addresses.first(), "podIPs": listed});
@@ -536,14 +538,14 @@ impl ApiServer {
         );
     }
 
-    /// At once, as kubelet does when everything of the pod is gone.
+    /// Deletes a pod with grace period zero, as kubelet does after all containers have terminated.
     pub fn remove_pod(&self, namespace: &str, name: &str) {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0");
         self.must("DELETE", &path, None);
     }
 }
 
-/// In a network namespace, if there is one.
+/// Builds a command that runs in `namespace`, or in the current network namespace if there is none.
 fn command_in(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
     match namespace {
         None => Command::new(program.as_ref()),
@@ -555,7 +557,7 @@ fn command_in(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
     }
 }
 
-/// A program of Kubernetes, which is not built by Cargo.
+/// Returns the path of a Kubernetes program built by `make kube`. Panics if it is missing.
 fn program(name: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
     let program = PathBuf::from(run(Command::new(script).arg("dir")).trim()).join(name);

@@ -1,6 +1,7 @@
-//! What tests are made of: namespaces, processes, servers, installations, waiting. Nothing here is part of the product.
+//! Building blocks for tests: network namespaces, processes, servers, installations, waiting. Nothing here is part of
+//! the product.
 //!
-//! Everything cleans up when it is dropped, also when a test fails half way. What cannot be done fails the test.
+//! Every resource is released when its value is dropped, also when a test fails. Errors fail the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a failed test")]
 
 pub mod conformance;

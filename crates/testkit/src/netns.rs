@@ -1,4 +1,4 @@
-//! Network namespaces that go away with the test, and what a person would type in them.
+//! Network namespaces that are removed when the test ends, with helpers that run command line tools in them.
 
 use serde_json::Value;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A namespace made by `ip netns add` with its loopback up; removed when dropped, also by a panic.
+/// A namespace created by `ip netns add` with its loopback up. Dropping it removes the namespace, also during a panic.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
-/// The words of a command line: `"link set lo up"` or `["link", "set", "lo", "up"]`.
+/// Arguments of a command line: `"link set lo up"` or `["link", "set", "lo", "up"]`.
 pub trait Arguments {
     fn words(&self) -> Vec<&str>;
 }
@@ -49,7 +49,7 @@ impl<const N: usize> Arguments for [&str; N] {
 }
 
 impl Namespace {
-    /// `what` is a part of the name, for people who look at `ip netns`.
+    /// Creates a namespace. `what` becomes part of its name, to identify it in `ip netns`.
     pub fn new(what: &str) -> Namespace {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tortie-test-{}-{number}-{what}", std::process::id());
@@ -59,8 +59,8 @@ impl Namespace {
         namespace
     }
 
-    /// Two namespaces with a cable between them, `eth0` on both ends: the first has address 1 of the /24 and the /64 in
-    /// which the given addresses are, the second has address 2.
+    /// Creates two namespaces connected by a veth pair, `eth0` on both ends. The first gets address 1 and the second
+    /// address 2 of the /24 and the /64 that contain the given addresses.
     pub fn pair(v4: Ipv4Addr, v6: Ipv6Addr) -> (Namespace, Namespace) {
         let pair = (Namespace::new("one"), Namespace::new("two"));
         pair.0.ip(&format!("link add eth0 type veth peer name eth0 netns {}", pair.1.name));
@@ -84,14 +84,15 @@ impl Namespace {
         format!("/run/netns/{}", self.name)
     }
 
-    /// A program inside; the process is that of the program itself.
+    /// Builds a command that runs in the namespace. `ip netns exec` calls exec, so the process id is that of the
+    /// program.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
-    /// What a command prints that must succeed.
+    /// Runs a command that must succeed and returns its output.
     pub fn exec(&self, words: &(impl Arguments + ?Sized)) -> String {
         let words = words.words();
         run(self.command(words[0]).args(&words[1..]))
@@ -102,7 +103,7 @@ impl Namespace {
         self.command(words[0]).args(&words[1..]).output().unwrap()
     }
 
-    /// `ip WORDS...`, which must succeed.
+    /// Runs `ip WORDS...`, which must succeed.
     pub fn ip(&self, words: &(impl Arguments + ?Sized)) -> String {
         run(Command::new("ip").args(["-n", &self.name]).args(words.words()))
     }
@@ -111,7 +112,7 @@ impl Namespace {
         Command::new("ip").args(["-n", &self.name]).args(words.words()).output().unwrap()
     }
 
-    /// `ip -j -d WORDS...`
+    /// Runs `ip -j -d WORDS...` and returns the parsed output.
     pub fn json(&self, words: &str) -> Vec<Value> {
         let text = self.ip(&format!("-j -d {words}"));
         if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(&text).unwrap() }
@@ -121,7 +122,7 @@ impl Namespace {
         self.try_ip(&["link", "show", "dev", name]).status.success()
     }
 
-    /// The lines of `ip route` for a destination of either family.
+    /// Returns the lines of `ip route` for a destination of either family.
     pub fn routes(&self, destination: &str) -> Vec<String> {
         let family = if destination.contains(':') { "-6" } else { "-4" };
         let text = self.ip(&[family, "-d", "route", "show", "exact", destination]);
@@ -132,13 +133,14 @@ impl Namespace {
         self.exec(&["cat", &format!("/proc/sys/{key}")]).trim().to_owned()
     }
 
-    /// Has nft read commands.
+    /// Feeds commands to `nft -f -`, which must succeed.
     pub fn nft(&self, commands: &str) {
         let output = crate::output(self.command("nft").args(["-f", "-"]), commands);
         assert!(output.status.success(), "{commands}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Asks twice, since a busy machine may lose one; not more often, since where the answer is no there is none.
+    /// Reports whether the address responds to ping. Sends two requests, since a busy machine may lose one, and not
+    /// more, since a negative result takes the full time.
     pub fn reaches(&self, address: &str) -> bool {
         self.try_exec(&["ping", "-n", "-c", "1", "-w", "2", address]).status.success()
     }
@@ -154,7 +156,7 @@ impl Drop for Namespace {
     }
 }
 
-/// What a command prints that must succeed; the test fails with what it said otherwise.
+/// Runs a command that must succeed and returns its output. Otherwise the test fails with the output of the command.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(

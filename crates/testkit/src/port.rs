@@ -8,13 +8,13 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Below the ephemeral ports of the kernel: a server that a test stops for a while finds its port free when it restarts.
+/// Range below the kernel's ephemeral ports: a server that a test stops finds its port still free when it restarts.
 const PORTS: Range<u16> = 20_000..30_000;
 
 const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 const BIND_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// The ports of this process. Each is held by an abstract Unix socket until the process ends.
+/// Reservations of this process. Each port is held by an abstract Unix socket until the process exits.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// Reserves a port among all processes that use this function, or fails if it is reserved already.
@@ -22,17 +22,18 @@ fn reserve(port: u16) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("tortie-test-port-{port}"))?)
 }
 
-/// Returns a port that no other caller gets as long as this process lives.
+/// Returns a port that no other caller receives during the lifetime of this process.
 pub fn free_port() -> io::Result<u16> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    // Processes begin at different places, so that they seldom meet.
+    // Each process starts at a different port, so that collisions are rare.
     let count = u32::from(PORTS.end - PORTS.start);
     let first = std::process::id().wrapping_mul(97).wrapping_add(held.len() as u32);
     for step in 0..count {
         let port = PORTS.start + (first.wrapping_add(step) % count) as u16;
         let Ok(reservation) = reserve(port) else { continue };
-        // Another program may listen there. Binding the port to find out would pass the socket to every process that another
-        // thread forks at this moment, and the port would stay in use until that process calls exec.
+        // A program outside the tests may listen on the port. Binding it to find out would leak the socket to every
+        // process that another thread forks at this moment, and the port would stay in use until that process calls
+        // exec.
         if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             held.push(reservation);
             return Ok(port);
@@ -41,8 +42,9 @@ pub fn free_port() -> io::Result<u16> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
 }
 
-/// Calls `bind` again while its port is in use, for a few seconds. A process that another test forks holds the sockets of this
-/// process until it calls exec, so a port can stay in use for a moment after its socket was closed.
+/// Calls `bind`, retrying while its port is in use, for up to [`BIND_TIMEOUT`]. A process forked by another test
+/// inherits the sockets of this process until it calls exec, so a port can stay in use for a moment after its socket
+/// was closed.
 pub fn bind_when_free<S>(bind: impl Fn() -> io::Result<S>) -> io::Result<S> {
     let deadline = Instant::now() + BIND_TIMEOUT;
     loop {
@@ -71,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_port_somebody_listens_on_is_not_free() {
-        // Only ports that no test has reserved: a test may have stopped the server of its port for a while.
+        // Use only ports that no test has reserved: a test may have stopped the server on its port temporarily.
         let listen = |port: u16| {
             let _reservation = reserve(port).ok()?;
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()

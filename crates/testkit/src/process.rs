@@ -1,4 +1,4 @@
-//! Processes that do not outlive the test.
+//! Child processes that are killed when the test ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -6,10 +6,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// For a daemon to become ready on a machine with much other work.
+/// Time limit for a daemon to become ready on a heavily loaded machine.
 const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Killed (with SIGKILL) when dropped.
+/// A child process, killed with SIGKILL when dropped.
 #[derive(Debug)]
 pub struct Process(Child);
 
@@ -18,12 +18,12 @@ impl Process {
         Process(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
-    /// A daemon without input whose output nobody reads.
+    /// Starts a process with standard input, output and error connected to /dev/null.
     pub fn quiet(command: &mut Command) -> Process {
         Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
-    /// Returns once it has written its first line, with that line; empty if it ended before.
+    /// Starts a process and waits for its first line of output. The line is empty if the process exits without output.
     pub fn until_first_line(command: &mut Command) -> (Process, String) {
         let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()));
         let stdout = process.0.stdout.take().unwrap();
@@ -33,7 +33,7 @@ impl Process {
             BufReader::new(stdout).read_line(&mut line).unwrap();
             let _ = sender.send(line);
         });
-        // A process that hangs fails its own test, not the whole run.
+        // The timeout makes a hanging process fail its own test instead of blocking the whole run.
         let line = receiver.recv_timeout(FIRST_LINE_TIMEOUT);
         let line = line.unwrap_or_else(|_| panic!("{command:?}: no output after {FIRST_LINE_TIMEOUT:?}"));
         (process, line)
@@ -43,7 +43,7 @@ impl Process {
         self.0.id()
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has exited.
     pub fn ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
     }
@@ -56,21 +56,21 @@ impl Drop for Process {
     }
 }
 
-/// Starts a command and gives it its input.
+/// Starts a command and writes `input` to its standard input.
 pub fn feed(command: &mut Command, input: &str) -> Child {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A program may answer without reading.
+    // Ignore write errors: a program may exit without reading its input.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child
 }
 
-/// Runs a command with an input to its end.
+/// Runs a command with `input` on standard input and waits for it to exit.
 pub fn output(command: &mut Command, input: &str) -> Output {
     feed(command, input).wait_with_output().unwrap()
 }
 
-/// The bytes of memory that a process has.
+/// Returns the resident set size of a process in bytes.
 pub fn resident(pid: u32) -> u64 {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096

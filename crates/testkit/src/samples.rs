@@ -1,9 +1,9 @@
-//! An object of every resource that people manage.
+//! Sample objects of every resource kind that users manage.
 
 use serde_json::{Value, json};
 use tortie_model::{Key, Kind, Resource};
 
-/// An object as the store has it, by its key. It is given without its kind and version.
+/// Returns an object as stored, with its key. `object` is given without kind and apiVersion.
 pub fn stored(kind: Kind, mut object: Value) -> (Key, tortie_model::Value) {
     object["kind"] = kind.name().into();
     object["apiVersion"] = tortie_model::API_VERSION.into();
@@ -14,13 +14,14 @@ pub fn stored(kind: Kind, mut object: Value) -> (Key, tortie_model::Value) {
     (Key::resource(kind, &meta.namespace, &meta.name), tortie_model::Value::Resource(resource))
 }
 
-/// A profile, which people write where there is no Kubernetes to make profiles from.
+/// Returns a profile. Users write profiles only on etcd: with the Kubernetes datastore they are derived from its
+/// objects.
 pub fn profile() -> Value {
     json!({"apiVersion": "projectcalico.org/v3", "kind": "Profile", "metadata": {"name": "mine", "labels": {"kept": "yes"}},
         "spec": {"ingress": [{"action": "Allow"}], "labelsToApply": {"a": "b"}}})
 }
 
-/// Objects of every resource that people write on both storages.
+/// Returns one object of every resource kind that users write with either datastore.
 pub fn all() -> Vec<Value> {
     let object = |kind: &str, name: &str, spec: Value| {
         json!({"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name, "labels": {"kept": "yes"}},
@@ -76,7 +77,7 @@ pub fn all() -> Vec<Value> {
     ]
 }
 
-/// As one file.
+/// Joins objects to one multi-document YAML file.
 pub fn documents(objects: &[Value]) -> String {
     objects.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
 }

@@ -1,10 +1,10 @@
-//! Somebody else who holds the table that enforces policy.
+//! Simulates another process that owns the policy table.
 
 use crate::{Namespace, eventually};
 use std::io::Write;
 use std::process::{Child, Stdio};
 
-/// Owns the table `inet tortie` of a namespace until it is dropped: the kernel lets nobody but the owner change it.
+/// Owns the table `inet tortie` of a namespace until dropped. The kernel rejects changes by other processes.
 pub struct TableOwner(Child);
 
 impl TableOwner {

@@ -1,8 +1,8 @@
-//! Waiting for what must come to be. Tests run on busy machines: a test waits for a condition and never asserts a time.
+//! Waits for conditions. Tests run on busy machines: a test waits for a condition and never asserts a duration.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
+/// Time limit for a condition to become true.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -10,7 +10,7 @@ pub fn eventually(what: &str, so: impl FnMut() -> bool) {
     eventually_showing(what, so, String::new);
 }
 
-/// `picture` is for whoever looks at the failure.
+/// Waits like [`eventually`]. `picture` renders the state for the failure message.
 pub fn eventually_showing(what: &str, mut so: impl FnMut() -> bool, picture: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
     while !so() {
@@ -19,7 +19,7 @@ pub fn eventually_showing(what: &str, mut so: impl FnMut() -> bool, picture: imp
     }
 }
 
-/// The same for tests that must let other tasks run meanwhile.
+/// Waits like [`eventually`], in tests whose other tasks must run in the meantime.
 pub async fn eventually_async(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !so().await {

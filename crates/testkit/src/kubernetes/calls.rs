@@ -1,20 +1,20 @@
-//! Many requests at a time, as a busy cluster makes them, and how each of them fared.
+//! Sends many requests in parallel, like a busy cluster, and reports status and duration of each.
 
 use super::{ApiServer, TOKEN, command_in};
 use crate::process;
 use serde_json::Value as Json;
 use std::time::Duration;
 
-/// One request.
+/// One HTTP request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub method: &'static str,
-    /// With its query.
+    /// Including the query string.
     pub path: String,
     pub body: Option<Json>,
 }
 
-/// How a request fared. The status is 0 if there was no answer.
+/// Outcome of a request. The status is 0 if no response was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -22,12 +22,12 @@ pub struct Answer {
 }
 
 impl Call {
-    /// Creates an object in a collection.
+    /// Returns a request that creates an object in a collection.
     pub fn create(collection: &str, object: &Json) -> Call {
         Call { method: "POST", path: collection.to_owned(), body: Some(object.clone()) }
     }
 
-    /// Merges this into an object.
+    /// Returns a merge-patch request.
     pub fn merge(path: &str, patch: Json) -> Call {
         Call { method: "PATCH", path: path.to_owned(), body: Some(patch) }
     }
@@ -40,7 +40,7 @@ impl Call {
         Call { method: "DELETE", path: path.to_owned(), body: None }
     }
 
-    /// In the words of curl.
+    /// Renders the request as a section of a curl config file. curl prints `number` with the outcome.
     fn written(&self, number: usize, url: &str) -> String {
         let form = match self.method {
             "PATCH" => "application/merge-patch+json",
@@ -66,7 +66,7 @@ impl Answer {
     }
 }
 
-/// Somebody who makes requests, whatever is done to the server meanwhile.
+/// A client that is independent of the [`ApiServer`] value, so that requests can run while the server is restarted.
 #[derive(Clone, Debug)]
 pub struct Caller {
     url: String,
@@ -84,7 +84,8 @@ impl ApiServer {
 }
 
 impl Caller {
-    /// Makes all requests, so many at a time and in no particular order. The answers stand in the order of the calls.
+    /// Sends all requests, at most `at_a_time` in parallel and in no particular order. Responses are returned in the
+    /// order of `calls`.
     pub fn call_all(&self, calls: &[Call], at_a_time: usize) -> Vec<Answer> {
         let written: Vec<String> =
             calls.iter().enumerate().map(|(number, call)| call.written(number, &self.url)).collect();

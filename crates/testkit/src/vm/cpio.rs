@@ -1,10 +1,10 @@
-//! Archives as the kernel unpacks them into its first file system: the "newc" form of cpio.
+//! Writes initramfs archives in the "newc" format of cpio.
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const DEVICE: u32 = 0o020_600;
 
-/// An archive that grows entry by entry. What is in a directory comes after the directory.
+/// An archive built entry by entry. A directory must be added before its contents.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -16,12 +16,12 @@ impl Archive {
         self.entry(path, DIRECTORY, (0, 0), &[]);
     }
 
-    /// Everything may be executed: nothing here is secret or harmful.
+    /// Adds a file. All files are executable: nothing in the archive is secret or harmful.
     pub fn file(&mut self, path: &str, contents: &[u8]) {
         self.entry(path, PROGRAM, (0, 0), contents);
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub fn device(&mut self, path: &str, major: u32, minor: u32) {
         self.entry(path, DEVICE, (major, minor), &[]);
     }

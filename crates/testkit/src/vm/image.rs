@@ -1,5 +1,5 @@
-//! The first file system of a guest: programs with their libraries at the places they have on the host, modules, and
-//! the script that the kernel starts.
+//! Builds the initramfs of a guest: programs and their libraries at the paths they have on the host, kernel modules,
+//! and the init script.
 
 use super::cpio::Archive;
 use super::modules::Modules;
@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Mounts what programs expect, loads the modules, starts the command and turns the machine off.
+/// Init script: mounts the file systems that programs expect, loads the modules, runs the command and powers the
+/// machine off.
 const INIT: &str = r#"#!/busybox/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/busybox HOME=/root
 /busybox/busybox --install -s /busybox
@@ -20,7 +21,7 @@ hostname guest
 ip link set lo up
 while read -r module; do insmod "/modules/$module.ko" || echo "guest: $module is not loaded"; done </modules/order
 echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s"
-# What programs complain of must not get between the lines of the tests.
+# Keep standard error out of the test results on the serial line.
 /command 2>/tmp/complaints
 code=$?
 if [ -f /tmp/figures ]; then cat /tmp/figures; fi
@@ -29,16 +30,16 @@ echo "guest: exit $code after $(cut -d' ' -f1 /proc/uptime) s"
 reboot -f
 "#;
 
-/// What tests have to tell; `INIT` prints it.
+/// File to which tests append figures; `INIT` prints it.
 pub(super) const FIGURES: &str = "/tmp/figures";
 
-/// The names that programs know protocols by.
+/// Contents of /etc/protocols.
 const PROTOCOLS: &str = "icmp 1\nipencap 4\ntcp 6\nudp 17\nipv6-icmp 58\nsctp 132\nudplite 136\n";
 
-/// The names that `ip` knows writers of routes by.
+/// Contents of /etc/iproute2/rt_protos: the names that `ip` shows for route protocols.
 const ROUTE_PROTOCOLS: &str = "2 kernel\n3 boot\n4 static\n12 bird\n";
 
-/// Directories that programs expect to be there.
+/// Directories that programs expect to exist.
 const DIRECTORIES: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/lib", "/etc"];
 
 #[derive(Debug, Default)]
@@ -48,7 +49,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// A program of the host, by its name or path, with the libraries it needs. It is found where it is here.
+    /// Adds a program of the host, given by name or path, with its libraries. Paths in the guest are the same as on the
+    /// host.
     pub fn program(&mut self, program: &str) {
         let path = found(program);
         for library in libraries(&path) {
@@ -62,7 +64,7 @@ impl Image {
         self.files.insert(path.into(), contents.into());
     }
 
-    /// Modules, with those that they need.
+    /// Adds kernel modules and their dependencies.
     pub fn modules(&mut self, modules: &Modules, wanted: &[&str]) {
         for (name, contents) in modules.in_order(wanted) {
             self.files.insert(format!("/modules/{name}.ko").into(), contents);
@@ -70,7 +72,7 @@ impl Image {
         }
     }
 
-    /// The archive. `command` is a script for the shell.
+    /// Returns the archive. `command` is a shell script that the guest runs.
     pub fn finish(mut self, command: &str) -> Vec<u8> {
         let order: String = self.modules.iter().map(|module| format!("{module}\n")).collect();
         self.file("/modules/order", order);
@@ -92,7 +94,7 @@ impl Image {
                 }
             }
         }
-        // The kernel opens it before anything is mounted.
+        // The kernel opens the console before devtmpfs is mounted.
         archive.device("/dev/console", 5, 1);
         for (path, contents) in &self.files {
             archive.file(&path.to_string_lossy(), contents);
@@ -101,7 +103,7 @@ impl Image {
     }
 }
 
-/// Where a program is.
+/// Returns the path of a program. Panics if it is not installed.
 fn found(program: &str) -> PathBuf {
     if program.starts_with('/') {
         return program.into();
@@ -114,7 +116,7 @@ fn found(program: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{program} is not installed here; run make setup"))
 }
 
-/// The libraries that a program is loaded with; none if it needs none.
+/// Returns the shared libraries of a program; empty for a static binary.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(program).output().unwrap_or_else(|error| panic!("ldd: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -131,7 +133,7 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Without what only debuggers read, which is most of what a test is built of.
+/// Returns a program without debug information, which is most of the size of a test binary.
 fn stripped(program: &Path) -> Vec<u8> {
     let dir = tempfile::tempdir().expect("there is room for temporary files");
     let smaller = dir.path().join("program");

@@ -1,4 +1,4 @@
-//! The machine itself: QEMU with a kernel and an initramfs, its serial line read until it is turned off.
+//! Boots QEMU with a kernel and an initramfs and reads the serial line until the machine powers off.
 
 use super::image::Image;
 use super::modules::Modules;
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A machine that is not done by then never will be: the tests in it have deadlines of their own.
+/// Time limit for a guest. Tests in the guest have shorter deadlines, so a guest that exceeds it hangs.
 const PATIENCE: Duration = Duration::from_secs(900);
 const MEMORY: &str = "1536";
 const QEMU: &str = "qemu-system-x86_64";
-/// Without what an emulator is slow at: strings copied byte by byte (`rep movsb`), a fifth level of page tables.
+/// CPU model without features that are slow under emulation: `rep movsb` string copies and five-level page tables.
 const PROCESSOR: &str = "max,-erms,-fsrm,-la57";
-/// On a busy machine the timer is late, which the kernel would take for broken hardware. Where programs are always at the
-/// same addresses (`norandmaps`), what QEMU has translated of one is there for the next that is started: most of the time
-/// goes to translation otherwise. Nothing in here needs protection from what else runs in here.
+/// `no_timer_check`: on a busy machine the timer is late, which the kernel would report as broken hardware.
+/// `norandmaps`: with fixed program addresses QEMU reuses translated code between processes; otherwise most of the time
+/// goes to translation. Mitigations are off because nothing in the guest needs isolation.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on no_timer_check \
                                 norandmaps nokaslr mitigations=off init_on_alloc=0 clearcpuid=rep_good";
 
-/// A guest in which this program runs too, with others that it needs.
+/// A guest that runs the current test binary, together with the programs that it needs.
 #[derive(Debug)]
 pub struct Machine {
-    /// The directory of the sources, where `scripts/vm/kernel` is.
+    /// Root of the source tree, which contains `scripts/vm/kernel`.
     pub sources: PathBuf,
-    /// By name or path; with their libraries.
+    /// Programs by name or path. Their libraries are added.
     pub programs: Vec<String>,
     pub modules: Vec<&'static str>,
 }
 
-/// Stops the machine when a test ends, one way or the other.
+/// Kills the machine when dropped, also when the test panics.
 struct Running(Child);
 
 impl Drop for Running {
@@ -40,13 +40,14 @@ impl Drop for Running {
 }
 
 impl Machine {
-    /// Runs the tests that were asked for on the host. Everything that the guest wrote to its serial line.
+    /// Runs in the guest the tests that were selected on the host and returns the output of the serial line.
     pub fn run(&self) -> String {
         let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
         self.run_with(&[], &format!("--test-threads=1 {}", filters.join(" ")))
     }
 
-    /// Runs this program with other variables and arguments.
+    /// Runs the current binary in the guest with these environment variables and arguments and returns the output of
+    /// the serial line.
     pub fn run_with(&self, variables: &[(&str, String)], arguments: &str) -> String {
         let kernel = self.kernel();
         let dir = tempfile::tempdir().expect("there is room for temporary files");
@@ -62,7 +63,7 @@ impl Machine {
         text
     }
 
-    /// The directory with `vmlinuz` and `modules`.
+    /// Returns the directory that contains `vmlinuz` and `modules`.
     fn kernel(&self) -> PathBuf {
         let script = self.sources.join("scripts/vm/kernel");
         let output = Command::new(&script).arg("where").output();
@@ -103,7 +104,7 @@ fn boot(kernel: &Path, initrd: &Path) -> String {
     let begun = Instant::now();
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
-        // What came before an error is what there is. People who watch see it as it comes, and when.
+        // On a read error keep the text read so far. Echo each line with its time for users who watch.
         for line in serial.split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).replace('\r', "");
             eprintln!("guest {:6.1} s | {line}", begun.elapsed().as_secs_f64());

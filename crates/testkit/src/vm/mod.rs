@@ -1,8 +1,9 @@
-//! A machine with another kernel, for what the running one lacks: QEMU without KVM, Debian's kernel, and an initramfs of
-//! the tests' own binary, the programs and the modules they need. What a test prints comes back over the serial line.
+//! Runs tests in a virtual machine, for kernel features that the host lacks: QEMU without KVM, Debian's kernel, and an
+//! initramfs with the test binary, the programs and the modules it needs. The output of the tests is read from the
+//! serial line.
 //!
-//! A test binary runs twice. On the host, each test waits for the one machine that runs them all and takes its own result
-//! from there; in the guest, the same test does what it says.
+//! A test binary runs twice. On the host, each test waits for the one machine that runs all of them and reports its
+//! result; in the guest, the same test runs its body.
 
 mod cpio;
 mod image;
@@ -18,34 +19,35 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Set inside the guest.
+/// Environment variable that is set inside the guest.
 const INSIDE: &str = "TORTIE_GUEST";
 
 pub fn is_guest() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// A figure that a test in the guest has to tell. Shown on the host with the result of each test: what a test that
-/// succeeds prints is not.
+/// Records a figure measured in the guest. The host prints it with the result of each test, since the harness does not
+/// show the output of a successful test.
 pub fn tell(figure: &str) {
     let mut file =
         OpenOptions::new().create(true).append(true).open(image::FIGURES).expect("the guest has room");
     writeln!(file, "guest: {figure}").expect("the guest has room");
 }
 
-/// Runs the body of a test in the guest; on the host, takes the result of that. `test` is `module_path!()` and the name.
+/// Runs the body of a test in the guest; on the host, reports the result from the guest. `test` is `module_path!()` and
+/// the name.
 pub fn in_guest(machine: fn() -> Machine, test: &str, body: impl FnOnce()) {
     static RESULTS: OnceLock<Results> = OnceLock::new();
     if is_guest() {
         return body();
     }
-    // The harness knows tests without the name of the crate.
+    // The test harness reports names without the crate.
     let test = test.split_once("::").map_or(test, |(_, rest)| rest);
     let results = RESULTS.get_or_init(|| Results::read(&machine().run()));
     results.expect_success(test);
 }
 
-/// A test that runs in the guest of `machine`, a function that describes it.
+/// Declares a test that runs in a guest. `$machine` is a function that returns the [`Machine`](vm::Machine).
 #[macro_export]
 macro_rules! guest_test {
     ($machine:path, $(#[$more:meta])* fn $name:ident() $body:block) => {

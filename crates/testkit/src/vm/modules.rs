@@ -1,4 +1,4 @@
-//! The modules of a kernel: which files they are in, and which others each needs loaded before it.
+//! Finds the module files of a kernel and the dependencies between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// `root` is `lib/modules/VERSION`.
+    /// Scans `root`, which is `lib/modules/VERSION`.
     pub fn read(root: &Path) -> Modules {
         let mut modules = Modules { files: BTreeMap::new(), built_in: BTreeSet::new() };
         modules.collect(&root.join("kernel"));
@@ -32,7 +32,7 @@ impl Modules {
         }
     }
 
-    /// The contents of these modules and of those they need, in an order in which they can be loaded.
+    /// Returns the contents of the wanted modules and their dependencies in load order.
     pub fn in_order(&self, wanted: &[&str]) -> Vec<(String, Vec<u8>)> {
         let (mut ordered, mut seen) = (Vec::new(), BTreeSet::new());
         for name in wanted {
@@ -49,7 +49,7 @@ impl Modules {
             self.files.get(name).unwrap_or_else(|| panic!("{by} need the module {name}: it is not there"));
         let contents = unpacked(path);
         for needed in needs(&contents) {
-            // What a module would only like to have is not always there.
+            // Optional dependencies (softdep) may be missing.
             if !needed.optional || self.files.contains_key(&needed.name) {
                 self.add(&needed.name, name, ordered, seen);
             }
@@ -64,7 +64,7 @@ struct Needed {
     optional: bool,
 }
 
-/// What a module says that it needs: `depends=a,b` and `softdep=pre: c`, texts that end with a zero.
+/// Parses the dependencies from a module's modinfo: NUL-terminated `depends=a,b` and `softdep=pre: c`.
 fn needs(module: &[u8]) -> Vec<Needed> {
     let texts = |key: &'static [u8]| {
         let places = module.windows(key.len() + 1).enumerate();
@@ -87,7 +87,7 @@ fn needs(module: &[u8]) -> Vec<Needed> {
     needed
 }
 
-/// Names are written with either sign.
+/// Normalizes a module name: names are written with `-` or `_`.
 fn plain(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -97,7 +97,7 @@ fn name_of(path: &Path) -> Option<String> {
     name.split_once(".ko").map(|(name, _)| plain(name))
 }
 
-/// Debian packs modules in its newer releases.
+/// Reads a module and decompresses it if needed: newer Debian releases compress modules.
 fn unpacked(path: &Path) -> Vec<u8> {
     let program = match path.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",

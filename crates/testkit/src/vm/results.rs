@@ -1,12 +1,12 @@
-//! What the tests in the guest came to, read from its serial line.
+//! Parses test results from the output of a guest's serial line.
 
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
 pub struct Results {
-    /// By name: whether it succeeded.
+    /// Whether the test succeeded, by test name.
     outcomes: BTreeMap<String, bool>,
-    /// Everything that was said.
+    /// Complete output of the guest.
     text: String,
 }
 
@@ -19,7 +19,7 @@ impl Results {
         Results { outcomes: outcomes.collect(), text: text.to_owned() }
     }
 
-    /// Fails the test on the host as it failed in the guest.
+    /// Panics on the host if the test failed or did not run in the guest.
     pub fn expect_success(&self, test: &str) {
         match self.outcomes.get(test) {
             Some(true) => {
@@ -31,7 +31,7 @@ impl Results {
         }
     }
 
-    /// What a test said before it failed.
+    /// Returns the output of a failed test.
     fn of(&self, test: &str) -> &str {
         let begin = format!("---- {test} stdout ----");
         let Some(from) = self.text.find(&begin) else { return &self.text };
@@ -40,7 +40,7 @@ impl Results {
         end.and_then(|end| rest.get(..=end)).unwrap_or(rest)
     }
 
-    /// What the programs and the kernel had to complain of, which comes after the tests.
+    /// Returns the error output of programs and kernel, which follows the test summary.
     fn end(&self) -> &str {
         self.text.rfind("\ntest result: ").and_then(|from| self.text.get(from..)).unwrap_or_default()
     }
