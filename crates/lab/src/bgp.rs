@@ -1,4 +1,4 @@
-//! How the lab's nodes tell each other their routes: not at all, or by BGP in one of the usual shapes.
+//! Configures how the lab's nodes exchange routes: without BGP, or with BGP in one of the usual topologies.
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -18,22 +18,22 @@ const ROUTER: u32 = 64600;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Bgp {
-    /// No BGP: nodes learn each other's blocks from the store
+    /// No BGP: nodes learn each other's blocks from the datastore
     #[default]
     None,
-    /// Every node with every other
+    /// Full mesh between all nodes
     Mesh,
-    /// All nodes with node1, which reflects
+    /// All nodes peer with node1, which is the route reflector
     Reflector,
-    /// Every node with the router of its rack, which is BIRD; its package must be installed
+    /// Every node peers with the router of its rack, a BIRD daemon; the bird package must be installed
     Tor,
 }
 
 impl Bgp {
-    /// The settings of a node's daemon.
+    /// Returns the networking backend setting of the node daemon.
     pub fn backend(self) -> &'static str {
         match self {
-            // With "none" a node would not even say what its address is; this one has it route without BGP.
+            // With "none" a node would not publish its own address. "vxlan" makes it program routes without BGP.
             Bgp::None => "vxlan",
             Bgp::Mesh | Bgp::Reflector | Bgp::Tor => "tortie",
         }
@@ -48,7 +48,7 @@ fn dir(place: &Place) -> PathBuf {
     place.dir().join("router")
 }
 
-/// What the store must say before the nodes start.
+/// Creates the BGP resources that must exist before the nodes start.
 pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
     let objects = match cluster.bgp {
         Bgp::None | Bgp::Mesh => Vec::new(),
@@ -62,7 +62,7 @@ pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
                 let gateway = topology::gateway(rack);
                 for address in [gateway.ipv4.to_string(), gateway.ipv6.to_string()] {
                     let name = format!("rack{rack}-{}", if address.contains(':') { "v6" } else { "v4" });
-                    // The other nodes' routes come back to us through the router with our own number in them.
+                    // The router returns the routes of other nodes with the nodes' own AS number in the path.
                     let spec = json!({"nodeSelector": format!("rack == '{rack}'"), "peerIP": address,
                         "asNumber": ROUTER, "numAllowedLocalASNumbers": 1});
                     objects.push(peer(&name, spec));
@@ -87,7 +87,7 @@ fn peer(name: &str, spec: Value) -> Value {
     json!({"apiVersion": API_VERSION, "kind": "BGPPeer", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The node's own resource, where BGP needs to know more of it than the node finds out itself.
+/// Builds the Node resource if BGP needs labels or fields that the node does not detect itself.
 pub fn node(cluster: &Cluster, node: &Node) -> Option<Value> {
     let labels = match cluster.bgp {
         Bgp::Tor => json!({"rack": node.rack.to_string()}),
@@ -102,7 +102,7 @@ pub fn node(cluster: &Cluster, node: &Node) -> Option<Value> {
         "spec": {"bgp": bgp}}))
 }
 
-/// Starts the router between the racks, and returns when it answers.
+/// Starts the router between the racks and waits until its control socket accepts connections.
 pub async fn start_router(place: &Place, cluster: &Cluster) -> Result<()> {
     if cluster.bgp != Bgp::Tor {
         return Ok(());

@@ -1,4 +1,5 @@
-//! A BIRD on a node, which speaks BGP in the place of the node's daemon: run from here as an init system would run it.
+//! Runs BIRD as the BGP speaker of a node, in place of the node daemon's own. The lab starts it as an init system
+//! would.
 
 use crate::bgp::Bgp;
 use crate::cluster::Cluster;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// For the first configuration.
+/// Time limit for the node daemon to write the first BIRD configuration.
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -18,7 +19,7 @@ fn dir(place: &Place, node: &str) -> PathBuf {
     place.node_dir(node).join("bird")
 }
 
-/// Refuses what cannot be meant.
+/// Rejects `--bird` without BGP and for unknown nodes.
 pub fn check(cluster: &Cluster) -> Result<()> {
     if !cluster.bird.is_empty() && cluster.bgp == Bgp::None {
         return Err(Error::refused("without BGP there is nothing for BIRD to do; use --bgp too"));
@@ -26,13 +27,13 @@ pub fn check(cluster: &Cluster) -> Result<()> {
     cluster.bird.iter().try_for_each(|name| cluster.node(name).map(drop))
 }
 
-/// Where the node's daemon finds BIRD.
+/// Returns the environment variables that tell the node daemon where BIRD's files are.
 pub fn variables(place: &Place, node: &str) -> [(&'static str, PathBuf); 2] {
     let dir = dir(place, node);
     [("TORTIE_BIRD_CONFIG", dir.join("bird.cfg")), ("TORTIE_BIRD_SOCKET", dir.join("bird.ctl"))]
 }
 
-/// Starts it once the node's daemon has written down what it shall do, unless it runs: it outlives the daemon.
+/// Starts BIRD once the node daemon has written its configuration, unless it is running: BIRD outlives the daemon.
 pub async fn start(place: &Place, node: &str) -> Result<()> {
     let dir = dir(place, node);
     let daemon = Daemon::in_dir(&format!("BIRD of {node}"), &dir);

@@ -1,4 +1,4 @@
-//! `tortie lab`: the tree of commands, and what each does.
+//! Command line of `tortie lab`: the subcommands and their dispatch.
 
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
@@ -58,7 +58,7 @@ enum LabCommand {
     /// Add a node, stop or start its daemon
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Stop or start a hub of a lab that has some (`lab up --hub`)
+    /// Stop or start a hub of a lab started with `lab up --hub`
     #[command(subcommand)]
     Hub(HubCommand),
     /// Run a command on a node or in a pod; without a command, a shell
@@ -72,7 +72,7 @@ enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// Run calicoctl on the lab's store
+    /// Run calicoctl on the lab's datastore
     #[command(after_help = "Examples:
   tortie lab ctl get workloadendpoints -o wide
   tortie lab ctl apply -f policy.yaml")]
@@ -88,24 +88,24 @@ enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Write an image of this program for container runtimes (OCI archive)
+    /// Write a container image of this program (OCI archive)
     Image {
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// What the image is called
+        /// Name and tag of the image
         #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE)]
         tag: String,
     },
-    /// The first process of a node of Kubernetes, and the one that starts it
+    /// Internal: starts the init process of a Kubernetes node, or with --first runs as it
     #[command(hide = true)]
     Machine {
         node: String,
         #[arg(long)]
         first: bool,
     },
-    /// Say whether a packet may pass, and which rule decides
+    /// Show whether a packet is allowed, and which rule decides
     ///
-    /// The same as `tortie explain`, on the lab's store.
+    /// Equivalent to `tortie explain` on the lab's datastore.
     #[command(after_help = "Examples:
   tortie lab explain --from client --to web --port 80
   tortie lab explain --from client --to web --port udp/53 --all")]
@@ -118,7 +118,7 @@ enum LabCommand {
         #[arg(value_name = "NODE")]
         node: Option<String>,
     },
-    /// Print the logs of the store and of all nodes, or of one node
+    /// Print the logs of the datastore and of all nodes, or of one node
     Logs {
         #[arg(value_name = "NODE")]
         node: Option<String>,
@@ -126,19 +126,19 @@ enum LabCommand {
         #[arg(short, long)]
         follow: bool,
     },
-    /// Show what each daemon uses: processor time, memory, pods, routes, BGP sessions
+    /// Show the resource usage of each daemon: CPU time, memory, pods, routes, BGP sessions
     #[command(after_help = "Examples:
   tortie lab top                 a new table every two seconds, until interrupted
   tortie lab top --count 1       one table")]
     Top {
-        /// End after this many tables
+        /// Stop after this many tables
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
         count: Option<u32>,
         /// Seconds between two tables
         #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
     },
-    /// Print shell variables that point calicoctl and etcdctl to the lab's store
+    /// Print shell variables that point calicoctl and etcdctl to the lab's datastore
     #[command(after_help = "Example:
   eval \"$(tortie lab env)\"")]
     Env,
@@ -158,11 +158,11 @@ enum LabCommand {
 
 #[derive(Clone, Debug, Args)]
 struct UpArgs {
-    /// Number of nodes; they are called node1, node2 and so on
+    /// Number of nodes; they are named node1, node2 and so on
     #[arg(long, value_name = "COUNT", default_value_t = 3,
           value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
     nodes: u8,
-    /// Where the nodes keep their objects: embedded, or kubernetes where there is --kubernetes, unless given
+    /// Datastore of the nodes; the default is embedded, or kubernetes with --kubernetes
     #[arg(long, value_enum)]
     datastore: Option<Datastore>,
     /// All nodes on one link, or racks behind a router
@@ -171,14 +171,14 @@ struct UpArgs {
     /// How nodes exchange routes by BGP
     #[arg(long, value_enum, default_value = "none")]
     bgp: Bgp,
-    /// How packets of pods travel between nodes
+    /// Encapsulation of pod traffic between nodes
     #[arg(long, value_enum, default_value = "none")]
     encap: Encap,
     /// Use BIRD as the BGP speaker of this node; may be given several times
     #[arg(long, value_name = "NODE")]
     bird: Vec<String>,
-    /// Number of hubs between the store and the nodes; without any, every node watches the store itself. With
-    /// --kubernetes they are pods
+    /// Number of hubs between the datastore and the nodes. With 0, every node watches the datastore itself. With
+    /// --kubernetes the hubs run as pods
     #[arg(long = "hub", value_name = "COUNT", default_value_t = 0,
           value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_HUBS)))]
     hubs: u8,
@@ -188,26 +188,25 @@ struct UpArgs {
     /// Run Kubernetes: a control plane, and a kubelet and containerd on every node
     #[arg(long)]
     kubernetes: bool,
-    /// How services are made on the nodes of Kubernetes
+    /// Service proxy on the nodes of Kubernetes
     #[arg(long, value_enum, default_value = "iptables", requires = "kubernetes")]
     proxy: Proxy,
-    /// Who wires the pods of Kubernetes
+    /// CNI plugin that connects the pods of Kubernetes
     #[arg(long, value_enum, default_value = "calico", requires = "kubernetes")]
     cni: Cni,
-    /// In which group of the Kubernetes API Calico's objects are kept: v3, unless --api says otherwise
+    /// API group that stores Calico's objects; the default is v3, or depends on --api
     #[arg(long, value_enum, requires = "kubernetes")]
     api_group: Option<ApiGroup>,
-    /// How kubectl gets to Calico's objects, with the rules of tiers
+    /// How kubectl accesses Calico's objects, with authorization by tier
     #[arg(long, value_enum, requires = "kubernetes")]
     api: Option<Api>,
-    /// Where Kubernetes' programs are, if not on the PATH; `make kube` builds them
+    /// Directory of the Kubernetes programs, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
-    /// Have every node record what happens to it, for `tortie replay`: the files are nodes/NODE/recording in the lab's
-    /// directory
+    /// Record the input events of every node for `tortie replay`, in nodes/NODE/recording in the lab's directory
     #[arg(long)]
     record: bool,
-    /// If something fails, leave everything as it is instead of removing it
+    /// On failure, leave everything in place instead of removing it
     #[arg(long)]
     keep: bool,
 }
@@ -249,14 +248,14 @@ enum NodeCommand {
 
 #[derive(Clone, Debug, Subcommand)]
 enum HubCommand {
-    /// Stop a hub; its nodes go to another, or keep what they have
+    /// Stop a hub; its nodes connect to another one, or keep their current state
     Stop {
         hub: u8,
         /// Use SIGKILL instead of SIGTERM
         #[arg(long)]
         kill: bool,
     },
-    /// Start a hub again; returns when it serves
+    /// Start a hub again; returns when it is ready
     Start { hub: u8 },
 }
 
@@ -271,7 +270,7 @@ fn label(text: &str) -> std::result::Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Runs one command. What becomes another program does so before anything starts a thread.
+/// Runs one command. Commands that replace this process with another program run before any thread is started.
 pub fn run(args: LabArgs, out: &mut dyn Write) -> Result<()> {
     let place = Place::new(&args.lab, args.dir.as_deref())?;
     match args.command {
@@ -400,7 +399,7 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
             top::top(place, count, std::time::Duration::from_secs(interval), out).await
         }
         LabCommand::Demo { datastore } => demo::run(place, datastore, out).await,
-        // Handled before there was a runtime.
+        // Handled by `run` before the runtime was created.
         LabCommand::Exec { .. }
         | LabCommand::Ctl { .. }
         | LabCommand::Explain { .. }

@@ -1,4 +1,4 @@
-//! What a lab consists of, as written down when it was begun.
+//! Description of a lab, written to disk when the lab is created.
 
 use crate::bgp::Bgp;
 use crate::encap::Encap;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Datastore {
-    /// The store that comes with tortie
+    /// The datastore built into tortie
     Embedded,
     /// An etcd server; its package must be installed
     Etcd,
@@ -30,20 +30,21 @@ pub struct Cluster {
     pub bgp: Bgp,
     #[serde(default)]
     pub encap: Encap,
-    /// The nodes for which BIRD speaks BGP, by name.
+    /// Names of the nodes whose BGP speaker is BIRD.
     #[serde(default)]
     pub bird: Vec<String>,
-    /// Hubs between the store and the nodes.
+    /// Number of hubs between the datastore and the nodes.
     #[serde(default)]
     pub hubs: u8,
-    /// Nodes record what happens to them.
+    /// Whether nodes record their input events.
     #[serde(default)]
     pub record: bool,
-    /// A Unix socket, which every namespace can reach; a kubeconfig where the store is Kubernetes.
+    /// Unix socket of the datastore, reachable from every network namespace; the kubeconfig path if the datastore is
+    /// Kubernetes.
     pub endpoint: String,
     pub pools: Vec<IpNet>,
     pub nodes: Vec<Node>,
-    /// Nodes have kubelets, and there is a control plane.
+    /// Set if the lab runs Kubernetes: a control plane, and a kubelet on every node.
     #[serde(default)]
     pub kubernetes: Option<Kubernetes>,
 }
@@ -63,7 +64,7 @@ impl Cluster {
         })
     }
 
-    /// What only a lab without Kubernetes can do is done otherwise in one that has it.
+    /// Rejects operations that are not available in a lab with Kubernetes. `instead` names the alternative.
     pub fn check_plain(&self, instead: &str) -> Result<()> {
         match self.kubernetes {
             None => Ok(()),
@@ -83,7 +84,7 @@ impl Cluster {
         self.pools.iter().copied().find(|pool| matches!(pool, IpNet::V6(_)) == ipv6)
     }
 
-    /// Those that nobody makes but the lab: nodes of Kubernetes make the first of each family.
+    /// Returns the pools that the lab itself must create: nodes of Kubernetes create the first pool of each family.
     pub fn further_pools(&self) -> Vec<IpNet> {
         let first = [false, true].map(|ipv6| self.first_pool(ipv6));
         self.pools.iter().copied().filter(|pool| !first.contains(&Some(*pool))).collect()

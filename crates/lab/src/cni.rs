@@ -1,4 +1,4 @@
-//! A container runtime's side of CNI: runs the real plugin as a runtime on the node would.
+//! Calls the real CNI plugin as a container runtime on the node does.
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -11,15 +11,15 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::{Command, Output, Stdio};
 
-/// Runtimes of today know no newer one.
+/// `cniVersion` of the list: current container runtimes do not support a newer one.
 const LIST_VERSION: &str = "1.0.0";
-/// We also ask for the status.
+/// `cniVersion` of plugin calls: 1.1.0 adds STATUS.
 const VERSION: &str = "1.1.0";
 const NETWORK: &str = "lab";
 const PLUGIN: &str = "calico";
 const INTERFACE: &str = "eth0";
 
-/// The list of plugins as it lies in a node's /etc/cni/net.d.
+/// Returns the plugin list as it is written to a node's /etc/cni/net.d.
 pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
     json!({
         "name": NETWORK,
@@ -39,7 +39,7 @@ pub fn conflist(place: &Place, cluster: &Cluster, node: &str) -> Value {
     })
 }
 
-/// Adds a pod to the network; its addresses.
+/// Calls CNI ADD for a pod and returns its addresses.
 pub async fn add(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<Vec<IpAddr>> {
     let result = for_pod(place, cluster, pod, "ADD").await?;
     let listed = result.get("ips").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -51,7 +51,7 @@ pub async fn delete(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<()> {
     for_pod(place, cluster, pod, "DEL").await.map(drop)
 }
 
-/// Whether the node would take a pod now; the reason if not.
+/// Calls CNI STATUS: whether the node can attach a pod now, or the reason why not.
 pub async fn status(place: &Place, cluster: &Cluster, node: &str) -> std::result::Result<(), String> {
     let mut command = plugin(place, "STATUS");
     let config = plugin_config(place, cluster, node);
@@ -82,7 +82,7 @@ async fn for_pod(place: &Place, cluster: &Cluster, pod: &Pod, what: &'static str
     Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
 }
 
-/// What a runtime makes of the list for its only plugin.
+/// Builds the configuration that a runtime derives from the list for its only plugin.
 fn plugin_config(place: &Place, cluster: &Cluster, node: &str) -> Value {
     let list = conflist(place, cluster, node);
     let mut config = list["plugins"][0].clone();
@@ -107,7 +107,7 @@ async fn run(place: &Place, node: &str, command: &mut Command, config: Value) ->
         let spawned = netns.command(command).and_then(|command| command.spawn());
         let mut child = spawned.map_err(std::io::Error::other)?;
         if let Some(mut input) = child.stdin.take() {
-            // A plugin that does not read to the end still answers.
+            // A plugin may respond without reading its whole input.
             let _ = input.write_all(config.to_string().as_bytes());
         }
         child.wait_with_output()
@@ -115,7 +115,7 @@ async fn run(place: &Place, node: &str, command: &mut Command, config: Value) ->
     running.await.map_err(|error| failed(error.into()))?.map_err(failed)
 }
 
-/// Code and message of the plugin's error; what it printed if that is none.
+/// Returns code and message of the plugin's error, or its standard error if it printed no message.
 fn failure(output: &Output) -> (u64, String) {
     let error: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
-//! A lab that shows itself: up, pods on different nodes, packets between them, the routes that carry them, down.
+//! Scripted demonstration: starts a lab, adds pods on different nodes, pings between them, prints the routes, removes
+//! the lab.
 
 use crate::bgp::Bgp;
 use crate::cluster::{Cluster, Datastore};
@@ -70,7 +71,7 @@ async fn show(place: &Place, cluster: &Cluster, out: &mut dyn Write) -> Result<(
     inside(&place.node_netns("node1"), "node1", &["ip", "-4", "route"], out)
 }
 
-/// Runs a command in a namespace and prints both.
+/// Runs a command in a namespace and prints the command line and its output.
 fn inside(netns: &str, who: &str, command: &[&str], out: &mut dyn Write) -> Result<()> {
     let Some((program, arguments)) = command.split_first() else { return Ok(()) };
     writeln!(out, "{who}$ {}", command.join(" ")).map_err(output)?;

@@ -1,4 +1,4 @@
-//! Removes a lab, or what a crash left of one.
+//! Removes a lab, or the remains of one after a crash.
 
 use crate::error::{Error, Result};
 use crate::place::Place;
@@ -6,19 +6,20 @@ use crate::{kube, netns};
 use std::fs;
 use std::io::ErrorKind;
 
-/// Goes on past failures and tells all of them. Nothing there is no failure; returns whether there was anything.
+/// Removes everything, continuing after failures, and returns all errors. A lab that does not exist is not an error.
+/// Returns whether anything existed.
 pub fn down(place: &Place) -> Result<bool> {
     let mut failures = Vec::new();
     let mut note = |result: Result<()>| failures.extend(result.err().map(|error| error.to_string()));
     let namespaces = netns::names(&place.prefix())?;
-    // Every process first: a daemon that is still alive might make anew what is removed.
+    // End all processes first: a running daemon might recreate what is being removed.
     for name in &namespaces {
         note(netns::end_processes(name));
     }
     for name in &namespaces {
         note(netns::remove(name));
     }
-    // Whoever was in them has been killed with the first process of the node.
+    // Their processes were killed together with the node's init process.
     note(kube::remove_cgroups(&place.prefix()));
     let existed = place.dir().exists() || !namespaces.is_empty();
     note(remove_dir(place));
@@ -28,7 +29,7 @@ pub fn down(place: &Place) -> Result<bool> {
     }
 }
 
-/// Only a directory that is a lab's is removed with its contents.
+/// Removes the contents only of a directory that belongs to a lab.
 fn remove_dir(place: &Place) -> Result<()> {
     let dir = place.dir();
     let removed = match place.cluster_file().exists() {
@@ -43,7 +44,7 @@ fn remove_dir(place: &Place) -> Result<()> {
         other => other.map_err(Error::file(dir))?,
     }
     if let Some(parent) = place.shared_parent() {
-        // There may be other labs.
+        // Fails if the directory contains other labs.
         let _ = fs::remove_dir(parent);
     }
     Ok(())

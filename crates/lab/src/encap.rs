@@ -1,4 +1,4 @@
-//! How packets of pods travel between the lab's nodes: as they are, or inside others.
+//! Encapsulation of pod traffic between the lab's nodes.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Encap {
-    /// As they are
+    /// No encapsulation
     #[default]
     None,
-    /// In VXLAN
+    /// VXLAN
     Vxlan,
-    /// IPv4 in IPIP, IPv6 in VXLAN
+    /// IPIP for IPv4, VXLAN for IPv6
     Ipip,
-    /// Encrypted, by WireGuard
+    /// Encryption by WireGuard
     Wireguard,
-    /// In VXLAN between racks, as they are within one
+    /// VXLAN between racks, no encapsulation within a rack
     VxlanCross,
-    /// IPv4 in IPIP and IPv6 in VXLAN between racks, as they are within one
+    /// IPIP for IPv4 and VXLAN for IPv6 between racks, no encapsulation within a rack
     IpipCross,
 }
 
 impl Encap {
-    /// The `ipipMode` and the `vxlanMode` of a pool.
+    /// Returns the `ipipMode` and the `vxlanMode` of a pool.
     pub fn modes(self, pool: &IpNet) -> (&'static str, &'static str) {
         const NEVER: &str = "Never";
         let (mode, ipip) = match self {
@@ -34,7 +34,7 @@ impl Encap {
         };
         match pool {
             IpNet::V4(_) if ipip => (mode, NEVER),
-            // There is no IPIP for IPv6.
+            // IPIP does not exist for IPv6.
             _ => (NEVER, mode),
         }
     }

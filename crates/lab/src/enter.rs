@@ -1,4 +1,4 @@
-//! Commands inside the lab: on a node, in a pod, or on the host with the lab's store.
+//! Runs commands inside the lab: on a node, in a pod, or on the host against the lab's datastore.
 
 use crate::cluster::{Cluster, Datastore};
 use crate::error::{Error, Result};
@@ -14,8 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Becomes a command on a node or in a pod; returns only if that fails. The caller must not have other threads: only
-/// the calling one moves.
+/// Replaces this process with a command on a node or in a pod. Returns only on failure. The caller must be
+/// single-threaded: setns moves only the calling thread.
 pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let (program, arguments) = match command.split_first() {
@@ -55,7 +55,8 @@ pub fn exec(place: &Place, target: &str, command: &[OsString]) -> Result<()> {
     Err(Error::Io { what: program.to_string_lossy().into_owned(), source: failed })
 }
 
-/// Goes to where the store is reached, if it is not reached from everywhere. The caller must not have other threads.
+/// Enters the network namespace from which the datastore is reachable, if necessary. The caller must be
+/// single-threaded.
 pub fn reach_store(place: &Place, cluster: &Cluster) -> Result<()> {
     match cluster.datastore {
         Datastore::Embedded | Datastore::Etcd => Ok(()),
@@ -63,7 +64,7 @@ pub fn reach_store(place: &Place, cluster: &Cluster) -> Result<()> {
     }
 }
 
-/// Becomes calicoctl on the lab's store; returns only if that fails.
+/// Replaces this process with calicoctl on the lab's datastore. Returns only on failure.
 pub fn ctl(place: &Place, arguments: &[OsString]) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let program = place.bin().join("calicoctl");
@@ -72,7 +73,7 @@ pub fn ctl(place: &Place, arguments: &[OsString]) -> Result<()> {
     Err(Error::file(&program)(failed))
 }
 
-/// Becomes `tortie explain` on the lab's store; returns only if that fails.
+/// Replaces this process with `tortie explain` on the lab's datastore. Returns only on failure.
 pub fn explain(place: &Place, arguments: &[OsString]) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let program = place.bin().join("tortie");
@@ -82,12 +83,12 @@ pub fn explain(place: &Place, arguments: &[OsString]) -> Result<()> {
     Err(Error::file(&program)(failed))
 }
 
-/// For a shell to evaluate, so that calicoctl and etcdctl reach the lab's store.
+/// Renders shell `export` lines that point calicoctl and etcdctl to the lab's datastore.
 pub fn exports(place: &Place) -> Result<String> {
     let cluster = Cluster::load(place)?;
     let mut text = String::new();
-    // A file is stronger than ETCD_ENDPOINTS. It is named only where another file would be stronger still; elsewhere
-    // whoever sets ETCD_ENDPOINTS later gets what they say.
+    // The config file takes precedence over ETCD_ENDPOINTS. Set it only if a default config file exists, which would
+    // otherwise win; without one, a later change of ETCD_ENDPOINTS takes effect.
     let needs_file = Path::new(tortie_store::Config::DEFAULT_FILE).exists();
     let variables = node::store_variables(place, &cluster).into_iter();
     for (name, value) in variables.filter(|(name, _)| *name != "CALICOCTL_CONFIG" || needs_file) {
@@ -96,7 +97,7 @@ pub fn exports(place: &Place) -> Result<String> {
     Ok(text)
 }
 
-/// Our own names first, then what the caller finds.
+/// Returns the PATH with the lab's programs first.
 fn path(place: &Place) -> OsString {
     let mut path = place.bin().into_os_string();
     if let Some(others) = std::env::var_os("PATH") {

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to look at then.
+//! Errors of the lab, with advice where there is any.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ pub enum Error {
     Refused(String),
     #[error("{what}: {source}{}", advice(source))]
     Io { what: String, source: io::Error },
-    /// A namespace, a link, an address, a route.
+    /// Failure of a kernel operation on a namespace, link, address or route.
     #[error("{object}: {reason}")]
     Kernel { object: String, reason: String },
     #[error(transparent)]
@@ -42,7 +42,7 @@ impl Error {
         Error::Kernel { object: object.into(), reason: error.to_string() }
     }
 
-    /// For `map_err`: names the file.
+    /// Returns a closure for `map_err` that adds the file name.
     pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Error {
         let what = path.display().to_string();
         move |source| Error::Io { what, source }

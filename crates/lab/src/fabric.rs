@@ -1,4 +1,4 @@
-//! The network between the nodes: a bridge for each rack, in a namespace of its own that is also the router.
+//! Builds the network between the nodes: one bridge per rack, in a separate namespace that is also the router.
 
 use crate::error::{Error, Result};
 use crate::netns;
@@ -9,7 +9,7 @@ use nlink::netlink::link::{BridgeLink, LinkCreateExt, VethLink};
 use nlink::netlink::route::{Ipv4Route, Ipv6Route};
 use nlink::{Connection, Route};
 
-/// A node's interface.
+/// Name of a node's interface.
 pub const UPLINK: &str = "eth0";
 
 pub async fn build(place: &Place, topology: Topology, nodes: &[Node]) -> Result<()> {
@@ -37,7 +37,7 @@ pub async fn build(place: &Place, topology: Topology, nodes: &[Node]) -> Result<
     Ok(())
 }
 
-/// Connects one more node, in a rack that is there.
+/// Connects an additional node in an existing rack.
 pub async fn extend(place: &Place, node: &Node) -> Result<()> {
     let fabric = netns::open(&place.fabric())?;
     connect(place, &netns::connection(&fabric)?, node)
@@ -49,7 +49,7 @@ fn bridge(rack: u8) -> String {
     format!("rack{rack}")
 }
 
-/// The node's namespace, made before, gets its link, addresses and default routes.
+/// Connects a node's existing namespace: creates its link, addresses and default routes.
 async fn connect(place: &Place, fabric: &Connection<Route>, node: &Node) -> nlink::Result<()> {
     let netns = nlink::netlink::namespace::Netns::open(&place.node_netns(&node.name))?;
     let inside = Connection::<Route>::new_in(&netns)?;

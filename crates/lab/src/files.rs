@@ -1,4 +1,4 @@
-//! Small JSON files that are whole or not there.
+//! Reads and writes small JSON files.
 
 use crate::error::{Error, Result};
 use serde::Serialize;
@@ -7,7 +7,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a file that must not exist yet: of several that try, one succeeds. False if it is there.
+/// Creates a file that must not exist: of several concurrent callers exactly one succeeds. Returns false if the file
+/// exists.
 pub fn create<T: Serialize>(path: &Path, value: &T) -> Result<bool> {
     let text = text(path, value)?;
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
@@ -23,7 +24,7 @@ pub fn replace<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     fs::rename(&new, path).map_err(Error::file(path))
 }
 
-/// None if there is no such file.
+/// Reads a file. Returns `None` if it does not exist.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

@@ -1,5 +1,5 @@
-//! The lab's hubs: processes beside the store, in the fabric's namespace, where every node reaches them. In a lab with
-//! Kubernetes they are pods instead ([`crate::kube::install`]).
+//! Runs the lab's hubs as processes next to the datastore, in the fabric's namespace, where every node reaches them. In
+//! a lab with Kubernetes they are pods instead ([`crate::kube::install`]).
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -20,12 +20,12 @@ fn dir(place: &Place, hub: u8) -> std::path::PathBuf {
     place.dir().join("hubs").join(hub.to_string())
 }
 
-/// Hubs are numbered from 1.
+/// Returns the address of a hub. Hubs are numbered from 1.
 fn address(hub: u8) -> SocketAddr {
     (topology::gateway(1).ipv4, FIRST_PORT + u16::from(hub) - 1).into()
 }
 
-/// What tells nodes to follow the hubs; nothing in a lab without.
+/// Returns the environment variable that makes nodes connect to the hubs; `None` in a lab without hubs.
 pub fn variables(cluster: &Cluster) -> Option<(&'static str, String)> {
     let addresses: Vec<String> = (1..=cluster.hubs).map(|hub| address(hub).to_string()).collect();
     (cluster.hubs > 0).then(|| ("FELIX_TYPHAADDR", addresses.join(",")))
@@ -41,7 +41,7 @@ pub fn check(cluster: &Cluster, hub: u8) -> Result<()> {
     }
 }
 
-/// Starts one and returns when it serves.
+/// Starts a hub and waits until it is ready.
 pub async fn start(place: &Place, cluster: &Cluster, hub: u8) -> Result<()> {
     check(cluster, hub)?;
     let daemon = daemon(place, hub);
@@ -61,7 +61,7 @@ pub async fn start(place: &Place, cluster: &Cluster, hub: u8) -> Result<()> {
         .arg(place.ctl_config())
         .env("TYPHA_SERVERHOST", address.ip().to_string())
         .env("TYPHA_SERVERPORT", address.port().to_string())
-        // `lab hub stop` waits for its end.
+        // `lab hub stop` waits for the hub to exit.
         .env("TYPHA_SHUTDOWNTIMEOUTSECS", "10");
     let started = daemon.start(&place.fabric(), command)?;
     let ready = || {
@@ -71,7 +71,7 @@ pub async fn start(place: &Place, cluster: &Cluster, hub: u8) -> Result<()> {
     started.ready(ready).await
 }
 
-/// How often it said that it serves; its log goes on when it is started again.
+/// Counts the ready lines in the log, which is continued when the hub is restarted.
 fn times_ready(daemon: &Daemon) -> usize {
     std::fs::read_to_string(&daemon.log).unwrap_or_default().matches("ready: hub on ").count()
 }

@@ -1,9 +1,9 @@
-//! A whole cluster on one machine, to try things, to look for faults and to test on.
+//! Runs a whole cluster on one machine, for experiments, debugging and tests.
 //!
-//! Every node is a network namespace with a daemon of its own, every pod is one that the real CNI plugin wires, and a
-//! further one holds the network between the nodes and the store's process. Nothing touches the host's own network.
-//! What exists is found again by the names of the namespaces and by files written before anything is made, so that
-//! [`down`] works after a crash too.
+//! Every node is a network namespace with its own daemon, every pod is a network namespace connected by the real CNI
+//! plugin, and another namespace holds the network between the nodes and the datastore process. The host's own network
+//! is not changed. The lab finds its parts by namespace names and by files written before anything is created, so that
+//! [`down`] also works after a crash.
 
 mod bgp;
 mod bird;

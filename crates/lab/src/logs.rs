@@ -1,4 +1,4 @@
-//! The logs of the lab's daemons, each line with the name of who wrote it.
+//! Prints the logs of the lab's daemons, each line prefixed with the name of its daemon.
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A log that may not be there yet, read as far as it goes.
+/// A log file that is read incrementally and may not exist yet.
 struct Log {
     name: String,
     path: PathBuf,
     reader: Option<BufReader<File>>,
-    /// A line that is not finished yet.
+    /// An incomplete last line.
     rest: Vec<u8>,
 }
 
-/// Of one node, or of the store and all nodes.
+/// Prints the logs of one node, or of the datastore, the hubs and all nodes.
 pub fn print(place: &Place, of: Option<&str>, follow: bool, out: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let log = |name: &str, path| Log { name: name.to_owned(), path, reader: None, rest: Vec::new() };
-    // A container that is started again begins a new one.
+    // A restarted container writes a new log file.
     let of_node = |name: &str| -> Vec<Log> {
         let files = match cluster.kubernetes {
             Some(_) => kube::node::logs(place, name),

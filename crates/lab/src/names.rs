@@ -1,7 +1,7 @@
-//! What somebody may have meant by a name that nothing has.
+//! Suggests a known name for a misspelled one.
 
-/// `" (did you mean web?)"`, or nothing. A slip is a letter that is wrong, missing, too much or in the wrong order; of three
-/// letters one may be.
+/// Returns `" (did you mean web?)"`, or an empty string. Uses the Damerau-Levenshtein distance (a wrong, missing,
+/// additional or swapped letter) and allows one edit per three letters.
 pub fn alike(name: &str, known: impl Iterator<Item = String>) -> String {
     let rated = known.map(|known| (strsim::damerau_levenshtein(&known, name), known));
     match rated.min() {

@@ -1,4 +1,4 @@
-//! Namespaces by name: made, found, emptied and removed.
+//! Creates, finds, empties and removes named network namespaces.
 
 use crate::error::{Error, Result};
 use crate::place::netns_path;
@@ -11,17 +11,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long killed processes may take to be gone.
+/// Time limit for killed processes to exit.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Makes the directory of namespaces a mount of its own, as `ip netns add` does when it is used for the first time. If that
-/// came later, it would hide what is mounted there already, and nobody could remove those namespaces any more.
+/// Makes the directory of namespaces a shared mount, as `ip netns add` does on first use. If `ip netns add` did it
+/// later, it would hide the namespaces mounted there already, and they could not be removed any more.
 pub fn prepare() -> Result<()> {
     let dir = netns_path("");
     std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
     let failed = |error: Errno| Error::file(&dir)(error.into());
-    // Only what is a mount can be shared. The table of mounts does not say it: one may be hidden by another.
+    // MS_SHARED fails with EINVAL unless the directory is a mount point. /proc/mounts does not tell reliably, since a
+    // mount may be hidden by another one.
     match share(&dir) {
         Err(Errno::EINVAL) => {}
         other => return other.map_err(failed),
@@ -35,11 +36,11 @@ fn share(dir: &Path) -> nix::Result<()> {
     mount(None::<&str>, dir, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)
 }
 
-/// Makes a namespace with its loopback up.
+/// Creates a namespace with its loopback up.
 pub async fn create(name: &str) -> Result<Netns> {
     let failed = |error: nlink::Error| Error::kernel(format!("namespace {name}"), &error);
     let netns = Netns::create(name).map_err(failed)?;
-    // Nothing else can have the addresses given here, so nobody need wait for duplicates.
+    // Addresses are unique by construction, so duplicate address detection is unnecessary.
     netns
         .sysctl()
         .set_many(&[("net.ipv6.conf.all.accept_dad", "0"), ("net.ipv6.conf.default.accept_dad", "0")])
@@ -56,7 +57,7 @@ pub fn connection(netns: &Netns) -> Result<Connection<Route>> {
     Connection::new_in(netns).map_err(|error| Error::kernel(format!("namespace {}", netns.label()), &error))
 }
 
-/// The names that begin with a prefix, also of namespaces that are only half there.
+/// Returns the names with a prefix, including those of partially created namespaces.
 pub fn names(prefix: &str) -> Result<Vec<String>> {
     let dir = netns_path("");
     let entries = match std::fs::read_dir(&dir) {
@@ -72,7 +73,7 @@ pub fn names(prefix: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes a namespace with all that lives in it; one that is not there is no failure.
+/// Removes a namespace and kills the processes in it. A namespace that does not exist is not an error.
 pub fn remove(name: &str) -> Result<()> {
     if !netns_path(name).exists() {
         return Ok(());
@@ -84,7 +85,7 @@ pub fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// Kills every process that lives in a namespace, and returns when they are gone.
+/// Kills every process in a namespace and waits until they have exited.
 pub fn end_processes(name: &str) -> Result<()> {
     let path = netns_path(name);
     let Some(namespace) = identity(&path) else { return Ok(()) };
@@ -104,14 +105,15 @@ pub fn end_processes(name: &str) -> Result<()> {
     }
 }
 
-/// Device and inode say which namespace it is.
+/// Device and inode number, which identify a namespace.
 type Identity = (u64, u64);
 
 fn identity(path: &Path) -> Option<Identity> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// The processes whose first thread is in the namespace. Others only look in: a node's daemon enters those of its pods.
+/// Returns the processes whose main thread is in the namespace. Other threads enter it temporarily, as a node's daemon
+/// does for its pods.
 fn inhabitants(namespace: Identity) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -124,10 +126,10 @@ fn lives_in(pid: u32, namespace: Identity) -> bool {
     identity(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(namespace)
 }
 
-/// Kills a process if it is still the one that was found.
+/// Kills a process if the pid still refers to a process in the namespace.
 fn kill(pid: u32, namespace: Identity) {
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    // One that is gone by now needs no killing.
+    // A process that has exited needs no signal.
     if let Ok(handle) = pidfd_open(number, PidfdFlags::empty())
         && lives_in(pid, namespace)
     {

@@ -1,4 +1,4 @@
-//! A node: the daemon in its namespace, and what commands on that host see.
+//! Runs a node's daemon in its namespace and defines the environment of commands on that node.
 
 use crate::bgp::{self, Bgp};
 use crate::cluster::{Cluster, Datastore};
@@ -21,7 +21,7 @@ pub fn socket(place: &Place, node: &str) -> PathBuf {
     place.node_dir(node).join("run/cni.sock")
 }
 
-/// Writes down what a node cannot find out itself.
+/// Creates the Node resource if it needs fields that the node does not detect itself.
 pub async fn announce(resources: &Resources, cluster: &Cluster, node: &Node) -> Result<()> {
     if let Some(object) = bgp::node(cluster, node) {
         let resource = Resource::from_user(object).map_err(|error| Error::refused(error.to_string()))?;
@@ -47,7 +47,7 @@ pub fn start(place: &Place, cluster: &Cluster, node: &str) -> Result<Started> {
     daemon(place, node).start(&place.node_netns(node), command)
 }
 
-/// Returns when the node takes containers.
+/// Waits until the node accepts containers.
 pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Started) -> Result<()> {
     if cluster.has_bird(node) {
         bird::start(place, node).await?;
@@ -55,7 +55,7 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Starte
     started.ready(|| async { cni::status(place, cluster, node).await }).await
 }
 
-/// Starts the daemon of a node that was stopped, and returns when it takes containers again.
+/// Starts the daemon of a stopped node and waits until it accepts containers.
 pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> {
     cluster.check_plain("what runs on a node is started by the node")?;
     if let Some(pid) = daemon(place, node).running() {
@@ -64,7 +64,7 @@ pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> 
     ready(place, cluster, node, start(place, cluster, node)?).await
 }
 
-/// A further node for a lab that is up; returns when it takes containers.
+/// Adds a node to a running lab, waits until it accepts containers, and returns its name.
 pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
     cluster.check_plain("nodes cannot be added to it yet")?;
     let count = u8::try_from(cluster.nodes.len()).unwrap_or(MOST_NODES);
@@ -86,7 +86,7 @@ pub async fn add(place: &Place, mut cluster: Cluster) -> Result<String> {
     Ok(node.name)
 }
 
-/// How a node's daemon does its work.
+/// Returns the settings of a node's daemon.
 pub fn daemon_variables(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         ("IP", "autodetect"),
@@ -94,15 +94,15 @@ pub fn daemon_variables(cluster: &Cluster, node: &str) -> Vec<(String, String)> 
         ("NO_DEFAULT_POOLS", "true"),
         ("CALICO_NETWORKING_BACKEND", cluster.bgp.backend()),
     ];
-    // Without BGP the nodes write the routes to each other's blocks themselves.
+    // Without BGP, nodes program the routes to each other's blocks themselves.
     variables.extend((cluster.bgp == Bgp::None).then_some(("FELIX_PROGRAMCLUSTERROUTES", "Enabled")));
     variables.extend(cluster.has_bird(node).then_some(("TORTIE_BIRD", "true")));
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// How the tools reach the store.
+/// Returns the environment variables that point tools to the datastore.
 pub fn store_variables(place: &Place, cluster: &Cluster) -> Vec<(&'static str, String)> {
-    // Stronger than a file in /etc/calico that leads to another cluster.
+    // Overrides a config file in /etc/calico that may refer to another cluster.
     let file = ("CALICOCTL_CONFIG", place.ctl_config().display().to_string());
     if cluster.datastore == Datastore::Kubernetes {
         return vec![
@@ -120,7 +120,7 @@ pub fn store_variables(place: &Place, cluster: &Cluster) -> Vec<(&'static str, S
     ]
 }
 
-/// What makes a process on a node one of that host.
+/// Returns the environment variables that give a process on a node the node's name and paths.
 pub fn variables(place: &Place, node: &str) -> Vec<(&'static str, String)> {
     let dir = place.node_dir(node);
     let path = |name: &str| dir.join(name).display().to_string();

@@ -1,4 +1,4 @@
-//! Where a lab is: its directory, and the names of its namespaces.
+//! Directory of a lab and names of its namespaces.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ const LABS: &str = "/run/tortie-lab";
 const NAMESPACES: &str = "/run/netns";
 const LONGEST_NAME: usize = 20;
 
-/// The identity of a lab; several can be up at a time.
+/// Name and directory of a lab. Several labs can run at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     name: String,
@@ -16,9 +16,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// `dir` is made absolute: it is passed to processes that start elsewhere.
+    /// Validates the name and makes `dir` absolute, since it is passed to processes with other working directories.
     pub fn new(name: &str, dir: Option<&Path>) -> Result<Place> {
-        // No dashes: the names of one lab's namespaces must not begin like those of another's.
+        // No dashes, so that no lab's namespace prefix is a prefix of another lab's names.
         let fits = !name.is_empty()
             && name.len() <= LONGEST_NAME
             && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
@@ -38,7 +38,7 @@ impl Place {
         &self.name
     }
 
-    /// A command line for this lab, to be typed as it stands.
+    /// Returns a command line for this lab that a user can copy.
     pub fn command(&self, words: &str) -> String {
         let mut line = "tortie lab".to_owned();
         if self.name != DEFAULT_NAME {
@@ -54,7 +54,7 @@ impl Place {
         &self.dir
     }
 
-    /// The directory of all labs, if this one is there.
+    /// Returns the directory of all labs if this lab is in it.
     pub fn shared_parent(&self) -> Option<&Path> {
         self.dir.parent().filter(|parent| *parent == Path::new(LABS))
     }
@@ -63,7 +63,7 @@ impl Place {
         self.dir.join("lab.json")
     }
 
-    /// Our binary by all its names.
+    /// Returns the directory with a link to this binary for each of its names.
     pub fn bin(&self) -> PathBuf {
         self.dir.join("bin")
     }
@@ -84,12 +84,12 @@ impl Place {
         self.dir.join("calicoctl.cfg")
     }
 
-    /// What the names of all its namespaces begin with.
+    /// Returns the common prefix of the lab's namespace names.
     pub fn prefix(&self) -> String {
         format!("tortie-{}-", self.name)
     }
 
-    /// The namespace of the network between the nodes.
+    /// Returns the name of the namespace that holds the network between the nodes.
     pub fn fabric(&self) -> String {
         format!("tortie-{}-net", self.name)
     }
@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-/// The file behind a namespace's name.
+/// Returns the path of a named namespace.
 pub fn netns_path(name: &str) -> PathBuf {
     Path::new(NAMESPACES).join(name)
 }

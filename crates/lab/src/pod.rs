@@ -1,4 +1,4 @@
-//! Pods: a namespace each, wired by the CNI plugin of its node.
+//! Pods of the lab: one network namespace each, connected by the CNI plugin of its node.
 
 use crate::cluster::Cluster;
 use crate::cni;
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// How long the other nodes may take to know the way to a new pod.
+/// Time limit for the other nodes to program a route to a new pod.
 const WAY_LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -26,9 +26,9 @@ pub struct Pod {
     pub node: String,
     pub namespace: String,
     pub labels: BTreeMap<String, String>,
-    /// As a runtime would call it.
+    /// Container id as a runtime would generate it.
     pub container_id: String,
-    /// Empty as long as the plugin has not answered.
+    /// Empty until CNI ADD has succeeded.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -80,7 +80,7 @@ pub fn all(place: &Place) -> Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// Brings a pod to life; returns it with its addresses.
+/// Creates a pod, waits until the other nodes have routes to it, and returns it with its addresses.
 pub async fn add(place: &Place, cluster: &Cluster, mut pod: Pod) -> Result<Pod> {
     cluster.node(&pod.node)?;
     if cluster.nodes.iter().any(|node| node.name == pod.name) {
@@ -96,7 +96,7 @@ pub async fn add(place: &Place, cluster: &Cluster, mut pod: Pod) -> Result<Pod> 
             files::replace(&file, &pod)?;
         }
         Err(error) => {
-            // What went wrong first is what is reported; a `lab down` gets the rest.
+            // Report the first error. `lab down` removes anything that the cleanup leaves.
             let _ = cni::delete(place, cluster, &pod).await;
             let _ = forget(place, &pod.name);
             return Err(error);
@@ -128,8 +128,8 @@ fn forget(place: &Place, name: &str) -> Result<()> {
     std::fs::remove_file(&file).map_err(Error::file(&file))
 }
 
-/// Returns when every node on the same link has a route to the pod, so that what follows need not try twice. Gives up
-/// quietly: a node whose daemon was stopped, to see what happens then, learns nothing.
+/// Waits until every node on the same link has a route to the pod, so that callers need not retry. A timeout is not an
+/// error: a node whose daemon was stopped on purpose does not learn routes.
 async fn wait_until_reachable(place: &Place, cluster: &Cluster, pod: &Pod) -> Result<()> {
     let home = cluster.node(&pod.node)?;
     let deadline = Instant::now() + WAY_LIMIT;
@@ -149,7 +149,7 @@ async fn wait_until_reachable(place: &Place, cluster: &Cluster, pod: &Pod) -> Re
     Ok(())
 }
 
-/// A name that can be part of a file's, and of a resource's.
+/// Returns whether a name is a DNS label, which is valid in file names and resource names.
 fn is_label(name: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     (1..=63).contains(&name.len())

@@ -1,4 +1,4 @@
-//! Daemons that outlive the command that starts them: a log, a note of which process it is, and a wait until it serves.
+//! Daemons that outlive the command that starts them, with a log, a pid file and a readiness check.
 
 use crate::error::{Error, Result};
 use crate::netns;
@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_process::{PidFile, Signal};
 
-/// Generous, since machines that run tests are busy.
+/// Time limit for a daemon to become ready. Test machines may be heavily loaded.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 15;
 
-/// What is known of a daemon, running or not.
+/// Name and files of a daemon, running or not.
 #[derive(Clone, Debug)]
 pub struct Daemon {
     pub what: String,
@@ -25,7 +25,7 @@ pub struct Daemon {
     pub pid_file: PidFile,
 }
 
-/// One that was just started.
+/// A daemon started by this process.
 #[derive(Debug)]
 pub struct Started {
     daemon: Daemon,
@@ -37,7 +37,7 @@ impl Daemon {
         Daemon { what: what.to_owned(), log: dir.join("log"), pid_file: PidFile::at(dir.join("pid")) }
     }
 
-    /// Starts it in a namespace, away from the terminal's signals.
+    /// Starts the daemon in a namespace, in its own process group so that it does not receive the terminal's signals.
     pub fn start(&self, netns: &str, mut command: Command) -> Result<Started> {
         let log =
             File::options().create(true).append(true).open(&self.log).map_err(Error::file(&self.log))?;
@@ -52,12 +52,12 @@ impl Daemon {
         Ok(Started { daemon: self.clone(), child })
     }
 
-    /// Its pid, if it still runs.
+    /// Returns its pid if it is running.
     pub fn running(&self) -> Option<u32> {
         self.pid_file.running()
     }
 
-    /// Ends it and returns when it is gone; false if it was not running.
+    /// Signals the daemon and waits until it has exited. Returns false if it was not running.
     pub fn stop(&self, signal: Signal) -> Result<bool> {
         if self.running().is_none() {
             return Ok(false);
@@ -79,7 +79,7 @@ impl Daemon {
         Error::Daemon { what: self.what.clone(), why, log, tail: self.tail() }
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of its log.
     fn tail(&self) -> String {
         let mut text = Vec::new();
         let read = File::open(&self.log).and_then(|mut file| {
@@ -97,7 +97,7 @@ impl Daemon {
 }
 
 impl Started {
-    /// Asks `probe` again and again until it is content, the process ends or patience does.
+    /// Calls `probe` repeatedly until it succeeds, the process exits or the time limit is reached.
     pub async fn ready<F: Future<Output = std::result::Result<(), String>>>(
         self,
         probe: impl FnMut() -> F,

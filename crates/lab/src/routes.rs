@@ -1,4 +1,4 @@
-//! A node's routes, written as `ip route` writes them.
+//! Lists a node's routes in the format of `ip route`.
 
 use crate::error::{Error, Result};
 use nlink::netlink::messages::RouteMessage;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// The routes of the main table, IPv4 first, without those that only concern a link itself.
+/// Returns the routes of the main table, IPv4 first, without link-local and multicast destinations.
 pub async fn list(connection: &Connection<Route>) -> Result<Vec<String>> {
     let failed = |error: nlink::Error| Error::kernel("list of routes", &error);
     let names = connection.get_interface_names().await.map_err(failed)?;
@@ -18,7 +18,7 @@ pub async fn list(connection: &Connection<Route>) -> Result<Vec<String>> {
     Ok(routes.iter().map(|route| describe(route, &names)).collect())
 }
 
-/// Where packets to an address are sent next; None if they stay here or go nowhere.
+/// Returns the next hop of packets to an address; `None` if there is no gateway or no route.
 pub async fn next_hop(connection: &Connection<Route>, address: IpAddr) -> Option<IpAddr> {
     connection.lookup_route(address).await.ok()?.gateway().copied()
 }
@@ -51,7 +51,7 @@ fn describe(route: &RouteMessage, names: &HashMap<u32, String>) -> String {
     if let Some(gateway) = route.gateway() {
         let _ = write!(text, " via {gateway}");
     }
-    // The kernel hangs IPv6 routes that lead nowhere on the loopback.
+    // The kernel attaches unreachable and similar IPv6 routes to the loopback device.
     if kind == RouteType::Unicast
         && let Some(name) = route.oif().and_then(|index| names.get(&index))
     {

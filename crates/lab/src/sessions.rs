@@ -1,4 +1,4 @@
-//! The BGP sessions of a node, as its daemon tells them.
+//! Queries a node's daemon for its BGP sessions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,13 +15,14 @@ pub struct Session {
     pub name: String,
     pub address: String,
     pub state: String,
-    /// Prefixes.
+    /// Number of prefixes.
     pub received: u64,
     pub sent: u64,
     pub error: Option<String>,
 }
 
-/// None of a node that does not speak BGP, or does not answer: then other parts of its status say so.
+/// Returns the sessions of a node; empty if it does not run BGP or does not respond, which other parts of the status
+/// report.
 pub async fn of_node(run_dir: &Path) -> Vec<Session> {
     let answer = tokio::time::timeout(PATIENCE, ask(&run_dir.join("node.sock"))).await;
     let Ok(Ok(mut answer)) = answer else { return Vec::new() };
@@ -39,7 +40,7 @@ async fn ask(socket: &Path) -> io::Result<Value> {
 }
 
 impl Session {
-    /// For people.
+    /// Formats the session as one line.
     pub fn line(&self) -> String {
         let line = format!(
             "{}  {}  {}, {} prefixes in, {} out",

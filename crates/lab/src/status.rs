@@ -1,4 +1,4 @@
-//! The lab as it is: gathered from the store and the namespaces, for people or as JSON.
+//! Collects the state of the lab from the datastore and the namespaces, and renders it as text or JSON.
 
 use crate::cluster::{Cluster, Datastore};
 use crate::error::Result;
@@ -26,7 +26,7 @@ pub struct Status {
 struct StoreStatus {
     endpoint: String,
     pid: Option<u32>,
-    /// Why nothing could be read from it.
+    /// Error if the datastore could not be read.
     problem: Option<String>,
 }
 
@@ -37,11 +37,11 @@ struct NodeStatus {
     rack: u8,
     addresses: Vec<String>,
     pid: Option<u32>,
-    /// What keeps it from taking pods.
+    /// Reason why the node does not accept pods.
     problem: Option<String>,
     blocks: Vec<String>,
     pods: Vec<Pod>,
-    /// Of BGP.
+    /// BGP sessions.
     sessions: Vec<Session>,
     routes: Vec<String>,
 }
@@ -83,7 +83,7 @@ pub async fn gather(place: &Place) -> Result<Status> {
     })
 }
 
-/// What runs on a node, or the node itself where it is a machine of its own.
+/// Returns the daemon of a node, or its machine in a lab with Kubernetes.
 fn daemon_of(place: &Place, cluster: &Cluster, node: &str) -> Daemon {
     match cluster.kubernetes {
         Some(_) => kube::machine::daemon(place, node),
@@ -91,7 +91,7 @@ fn daemon_of(place: &Place, cluster: &Cluster, node: &str) -> Daemon {
     }
 }
 
-/// What has to run for the store to be there.
+/// Returns the daemon that serves the datastore.
 fn store_of(place: &Place, cluster: &Cluster) -> Daemon {
     let [_, api_server, ..] = kube::control::daemons(place);
     match cluster.datastore {
@@ -100,7 +100,7 @@ fn store_of(place: &Place, cluster: &Cluster) -> Daemon {
     }
 }
 
-/// Owner and range of every block.
+/// Returns owner and CIDR of every block with an affinity.
 async fn blocks(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     let resources = store::client(cluster).await?;
     let listing = resources.client().list(&KeyRange::Blocks { ip_version: None }).await?;
@@ -115,7 +115,7 @@ async fn blocks(cluster: &Cluster) -> Result<Vec<(String, String)>> {
 }
 
 impl Status {
-    /// For people.
+    /// Renders the status as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("lab {} in {}\n", self.name, self.directory);
         let state = |pid: Option<u32>| pid.map_or("not running".to_owned(), |pid| format!("process {pid}"));

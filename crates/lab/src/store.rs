@@ -1,4 +1,4 @@
-//! The lab's store: its process, and what is in it before the first node starts.
+//! Runs the lab's datastore and creates the resources that exist before the first node starts.
 
 use crate::cluster::{Cluster, Datastore};
 use crate::encap::Encap;
@@ -14,10 +14,10 @@ use std::process::Command;
 use tortie_model::{API_VERSION, Kind, Resource};
 use tortie_store::{Client, Config, Resources};
 
-/// etcd names the sockets it makes like an address, in its working directory.
+/// etcd creates Unix sockets in its working directory and requires a name that looks like host:port.
 const ETCD_SOCKET: &str = "etcd.sock:0";
 const ETCD_PEERS: &str = "http://127.0.0.1:2380";
-/// For nodes that are machines of their own, at the address of the first rack's router.
+/// TCP port for nodes of Kubernetes, at the address of the first rack's router.
 const PORT: u16 = 12379;
 
 pub fn daemon(place: &Place) -> Daemon {
@@ -37,12 +37,13 @@ pub fn endpoint(place: &Place, datastore: Datastore) -> String {
     format!("unix://{}", dir(place).join(socket).display())
 }
 
-/// Where a store beside Kubernetes is reached by its nodes.
+/// Returns the URL at which nodes of Kubernetes reach a datastore that is not the Kubernetes API.
 pub fn address() -> String {
     format!("http://{}:{PORT}", topology::gateway(1).ipv4)
 }
 
-/// Kubernetes is reached only from the fabric's namespace ([`kube::enter::into_fabric`]).
+/// Connects to the datastore. The Kubernetes API is reachable only from the fabric's namespace
+/// ([`kube::enter::into_fabric`]).
 pub async fn client(cluster: &Cluster) -> Result<Resources> {
     let config = match cluster.datastore {
         Datastore::Embedded | Datastore::Etcd => Config::at(&cluster.endpoint),
@@ -55,7 +56,8 @@ pub async fn client(cluster: &Cluster) -> Result<Resources> {
     Ok(Resources::new(Client::connect(&config).await?))
 }
 
-/// Starts it in the fabric's namespace, where its ports are in nobody's way, and returns when it serves.
+/// Starts the datastore in the fabric's namespace, where its ports cannot conflict with the host's, and waits until it
+/// is ready.
 pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
     let dir = dir(place);
     std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
@@ -97,7 +99,7 @@ pub async fn start(place: &Place, cluster: &Cluster) -> Result<Resources> {
     Ok(resources)
 }
 
-/// The pools of the pods that the lab makes itself, and what nodes do to packets between them.
+/// Creates the IP pools that the lab itself must create, and the WireGuard settings.
 pub async fn seed(resources: &Resources, cluster: &Cluster) -> Result<()> {
     if cluster.encap == Encap::Wireguard {
         let object = json!({
@@ -134,7 +136,7 @@ fn family(pool: &IpNet) -> &'static str {
     }
 }
 
-/// The usual size, or the whole of a pool that is smaller.
+/// Returns the default block size, or the size of the pool if that is smaller.
 fn block_size(pool: &IpNet) -> u8 {
     match pool {
         IpNet::V4(pool) => pool.prefix_len().max(26),

@@ -1,4 +1,4 @@
-//! `lab top`: what each daemon of the lab uses, and what its node has, again and again.
+//! `lab top`: periodically prints the resource usage of each daemon with the pods, routes and sessions of its node.
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -9,36 +9,36 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// The unit of processor time in /proc, for every program on Linux.
+/// Unit of CPU time in /proc (USER_HZ), which is 100 on all Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// One daemon at one moment.
+/// Sample of one daemon.
 #[derive(Debug)]
 struct Row {
     name: String,
     usage: Option<Usage>,
-    /// Pods, routes and BGP sessions of a node; the store has none.
+    /// Number of pods, routes and BGP sessions of a node; `None` for the datastore.
     node: Option<[String; 3]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Usage {
     pid: u32,
-    /// Processor time since its start, in ticks.
+    /// CPU time since its start, in ticks.
     ticks: u64,
     /// Resident memory in KiB.
     memory: u64,
 }
 
-/// Prints a table, and another after each pause, as often as is asked for or until interrupted.
+/// Prints a table after each pause, `count` times or until interrupted.
 pub async fn top(place: &Place, count: Option<u32>, pause: Duration, out: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let clear = std::io::stdout().is_terminal();
     let mut before: BTreeMap<String, Usage> = BTreeMap::new();
     let mut taken = Instant::now();
     let mut left = count;
-    // The first table needs something to compare with.
+    // The first table needs a sample to compare with.
     remember(&mut before, &gather(place, &cluster).await?);
     while left != Some(0) {
         tokio::time::sleep(pause).await;
@@ -88,7 +88,8 @@ impl Usage {
     }
 }
 
-/// User and system time; the name in parentheses may contain anything, so what follows is counted from its end.
+/// Returns user plus system time. The process name in parentheses may contain any character, so fields are counted
+/// after its end.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut times = rest.split_whitespace().skip(11);
@@ -108,7 +109,7 @@ fn table(rows: &[Row], before: &BTreeMap<String, Usage>, passed: Duration) -> St
         let (state, cpu, memory) = match row.usage {
             None => ("stopped", String::new(), String::new()),
             Some(usage) => {
-                // A daemon that was started again has no time before.
+                // A restarted daemon has no previous sample.
                 let earlier = before.get(&row.name).filter(|earlier| earlier.pid == usage.pid);
                 let spent = usage.ticks.saturating_sub(earlier.map_or(usage.ticks, |earlier| earlier.ticks));
                 let percent = spent as f64 / TICKS_PER_SECOND / passed.as_secs_f64().max(0.001) * 100.0;
@@ -155,7 +156,7 @@ mod tests {
             })
             .collect();
         let earlier = |pid| Usage { pid, ticks: 100, memory: 0 };
-        // node2 was started again.
+        // node2 was restarted.
         let before = BTreeMap::from([("node1".to_owned(), earlier(7)), ("node2".to_owned(), earlier(8))]);
         assert_eq!(
             table(&rows, &before, Duration::from_secs(2)),

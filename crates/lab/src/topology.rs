@@ -1,4 +1,4 @@
-//! Which nodes there are, in which rack, with which addresses. Pure.
+//! Assigns racks and addresses to the lab's nodes. Pure functions without I/O.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ const GATEWAY: u8 = 254;
 pub enum Topology {
     /// All nodes on one link.
     L2,
-    /// Racks of two nodes with a link each, and a router between them.
+    /// Racks of two nodes, one link per rack, and a router between the racks.
     L3,
 }
 
@@ -21,12 +21,12 @@ pub enum Topology {
 pub struct Node {
     pub name: String,
     pub rack: u8,
-    /// With the length of the link's prefix.
+    /// Addresses with the prefix length of the link.
     pub ipv4: Ipv4Net,
     pub ipv6: Ipv6Net,
 }
 
-/// The addresses of the router, or of what would be one, on a rack's link.
+/// Addresses of the router on a rack's link. With one rack it does not forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gateway {
     pub ipv4: Ipv4Addr,
@@ -34,7 +34,7 @@ pub struct Gateway {
 }
 
 impl Topology {
-    /// The nodes, named node1, node2 and so on; at most [`MOST_NODES`].
+    /// Returns the nodes, named node1, node2 and so on; at most [`MOST_NODES`].
     pub fn nodes(self, count: u8) -> Vec<Node> {
         let node = |number: u8| {
             let rack = match self {
@@ -52,14 +52,14 @@ pub fn gateway(rack: u8) -> Gateway {
     Gateway { ipv4: v4(rack, GATEWAY).addr(), ipv6: v6(rack, GATEWAY).addr() }
 }
 
-/// The racks there are, in order.
+/// Returns the rack numbers in order.
 pub fn racks(nodes: &[Node]) -> Vec<u8> {
     let mut racks: Vec<u8> = nodes.iter().map(|node| node.rack).collect();
     racks.dedup();
     racks
 }
 
-/// What the nodes of all racks have their addresses from.
+/// Returns the networks that contain the addresses of all nodes.
 pub fn networks() -> [IpNet; 2] {
     let (v4, v6) = (v4(0, 0).addr(), v6(0, 0).addr());
     [IpNet::V4(Ipv4Net::new_assert(v4, 16)), IpNet::V6(Ipv6Net::new_assert(v6, 48))]

@@ -1,4 +1,4 @@
-//! Brings a lab up: directory, namespaces, network, store, nodes, in this order.
+//! Starts a lab: directory, namespaces, network, datastore, nodes, in this order.
 
 use crate::bgp::{self, Bgp};
 use crate::cluster::{Cluster, Datastore};
@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Our binary under the names by which it is called.
+/// Names under which the binary is linked.
 const NAMES: [&str; 4] = ["tortie", "calicoctl", "calico", "calico-ipam"];
 const DEFAULT_POOLS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/112"];
 
@@ -27,19 +27,20 @@ pub struct Plan {
     pub topology: Topology,
     pub bgp: Bgp,
     pub encap: Encap,
-    /// Nodes for which BIRD speaks BGP.
+    /// Nodes whose BGP speaker is BIRD.
     pub bird: Vec<String>,
-    /// The usual two, one of each family, when empty.
+    /// IP pools; if empty, the default pools, one of each family.
     pub pools: Vec<IpNet>,
     pub hubs: u8,
-    /// Nodes record what happens to them.
+    /// Whether nodes record their input events.
     pub record: bool,
-    /// Leave everything as it is when something fails, to look at it.
+    /// Whether to leave everything in place on failure, for inspection.
     pub keep: bool,
     pub kubernetes: Option<Kubernetes>,
 }
 
-/// Returns when every node takes pods. What a failure or an interruption leaves is removed.
+/// Starts a lab and returns when every node accepts pods. Removes everything on failure or interruption, unless `keep`
+/// is set.
 pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::refused("only root can make network namespaces; run this as root"));
@@ -86,9 +87,9 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
     Err(error)
 }
 
-/// Progress, for people; kept apart from results.
+/// Prints progress to standard error, separate from results.
 pub fn say(text: &str) {
-    // With nobody to tell there is nothing to do about it.
+    // Ignore errors: there is no other place to report them.
     let _ = writeln!(io::stderr(), "lab: {text}");
 }
 
@@ -115,7 +116,8 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-/// Makes the directory ours, with the description first: whatever happens then, `down` knows whose it is.
+/// Creates the lab's directory and writes the description first, so that `down` recognizes the directory after any
+/// failure.
 fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
     let again = || {
         let name = place.name();
@@ -137,13 +139,13 @@ fn claim(place: &Place, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Another lab that goes takes the directory above with it when it finds that empty, which may be just now.
+/// Creates a directory, retrying if a lab that is being removed concurrently deletes the shared parent directory.
 fn create_dir(dir: &Path) -> io::Result<()> {
     const ATTEMPTS: usize = 20;
     let mut result = fs::create_dir_all(dir);
     for _ in 1..ATTEMPTS {
         match &result {
-            // It was there when it was to be made, and not any more after that; or the other way round.
+            // The parent existed when it was to be created and was removed afterwards, or vice versa.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {
                 result = fs::create_dir_all(dir);
             }
@@ -153,7 +155,7 @@ fn create_dir(dir: &Path) -> io::Result<()> {
     result
 }
 
-/// Does the work until it is done or somebody wants it to end.
+/// Runs `work` until it completes or SIGINT or SIGTERM is received.
 pub async fn interruptible(work: impl Future<Output = Result<()>>) -> Result<()> {
     let listen = |kind| signal(kind).map_err(|source| Error::Io { what: "signals".to_owned(), source });
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
@@ -190,7 +192,7 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
     say(&format!("store: ready at {}", cluster.endpoint));
-    // Those of Kubernetes are pods.
+    // Hubs of a lab with Kubernetes are pods.
     let own_hubs = if cluster.kubernetes.is_some() { 0 } else { cluster.hubs };
     for number in 1..=own_hubs {
         hub::start(place, cluster, number).await?;
@@ -201,11 +203,11 @@ async fn make(place: &Place, cluster: &Cluster) -> Result<()> {
     }
     if let Some(kubernetes) = &cluster.kubernetes {
         make_kubernetes(place, cluster, kubernetes).await?;
-        // Later than those that the first node makes: it makes none where there are some.
+        // After the first node has created its default pools: it creates none if any pool exists.
         store::seed(&resources, cluster).await?;
         return kube::api::apply(place, cluster, kubernetes).await;
     }
-    // All at once: most of their start is waiting.
+    // Start all nodes before waiting: most of their startup time is waiting.
     let mut started = Vec::new();
     for node in &cluster.nodes {
         started.push((&node.name, node::start(place, cluster, &node.name)?));
@@ -259,7 +261,7 @@ fn write_files(place: &Place, cluster: &Cluster) -> Result<()> {
     cluster.nodes.iter().try_for_each(|node| write_node_files(place, cluster, node))
 }
 
-/// What a runtime on the node finds.
+/// Writes the CNI configuration that a runtime on the node reads.
 pub fn write_node_files(place: &Place, cluster: &Cluster, node: &Node) -> Result<()> {
     let dir = directory(place.node_dir(&node.name).join("cni"))?;
     files::replace(&dir.join("10-calico.conflist"), &cni::conflist(place, cluster, &node.name))

@@ -1,4 +1,5 @@
-//! How kubectl gets to Calico's objects: `kubectl apply` of what `deploy/` has for it, once there are nodes for its pods.
+//! Gives kubectl access to Calico's objects: applies the API manifests of `deploy/` once there are nodes for their
+//! pods.
 
 use super::install::{LIMIT, replaced, run, services_endpoint, set, write};
 use super::{Api, Kubernetes, Proxy, dir};
@@ -12,10 +13,10 @@ use std::fs;
 const SERVER: &str = include_str!("../../../../deploy/apiserver/apiserver.yaml");
 const POLICIES: &str = include_str!("../../../../deploy/webhooks/10-policies.yaml");
 const WEBHOOKS: &str = include_str!("../../../../deploy/webhooks/20-webhooks.yaml");
-/// As many as the manifests ask for, if there are nodes for them: each has its port on its node.
+/// Replicas as in the manifests, limited by the number of nodes: each replica occupies its port on the host network.
 const REPLICAS: usize = 2;
 
-/// Returns when it answers.
+/// Applies the manifests and waits until the API is available.
 pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
     let Some(api) = kubernetes.api else { return Ok(()) };
     let dir = dir(place).join("api");
@@ -45,7 +46,7 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     Ok(())
 }
 
-/// The API server for the datastore that the lab has.
+/// Renders the API server manifest for the lab's datastore.
 fn server(cluster: &Cluster) -> Result<String> {
     let text = on_nodes(SERVER, cluster)?;
     match cluster.datastore {
@@ -61,7 +62,7 @@ fn server(cluster: &Cluster) -> Result<String> {
     }
 }
 
-/// With pods on the network of the nodes, which is the one that the API server has too.
+/// Puts the pods on the host network, which kube-apiserver can reach.
 fn on_nodes(manifest: &str, cluster: &Cluster) -> Result<String> {
     let spec = "    spec:\n      serviceAccountName: ";
     let text = replaced(manifest, spec, &spec.replace("spec:\n", "spec:\n      hostNetwork: true\n"))?;

@@ -1,4 +1,4 @@
-//! Tar archives (ustar), as far as images need them: files, directories and links, the same bytes for the same contents.
+//! Writes tar archives (ustar) for container images: files, directories and symbolic links. The output is reproducible.
 
 use std::io::{self, Write};
 
@@ -36,7 +36,7 @@ impl<W: Write> Archive<W> {
         self.out.write_all(&[0; BLOCK][..padding(contents.len())])
     }
 
-    /// Two empty blocks are the end.
+    /// Writes the end marker, two zero blocks, and returns the writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         self.out.flush()?;
@@ -62,9 +62,9 @@ fn header(name: &str, kind: Kind, mode: u32, size: u64, target: &str) -> io::Res
     put(108, "0000000");
     put(116, "0000000");
     put(124, &format!("{size:011o}"));
-    // The beginning of time, so that nothing depends on when it was made.
+    // Modification time 0, for reproducible archives.
     put(136, "00000000000");
-    // The sum is taken with blanks in its place.
+    // The checksum is computed with its own field set to blanks.
     put(148, "        ");
     put(
         156,

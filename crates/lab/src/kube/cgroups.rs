@@ -1,4 +1,5 @@
-//! The control groups of a node's pods: one for each node in every hierarchy, or kubelets would remove each other's pods.
+//! Control groups of the nodes' pods. Every node has its own group in every hierarchy; with a shared group, kubelets
+//! would remove each other's pods.
 
 use crate::error::{Error, Result};
 use std::fs;
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// How long the processes of a group may take to be gone.
+/// Time limit for the processes of a group to exit.
 const LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
-/// What a group of processors and memory nodes must be told before a process may enter it.
+/// Files of a cpuset group that must be set before a process can enter the group.
 const PROCESSORS: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
-/// Makes the group in every hierarchy there is.
+/// Creates the group in every hierarchy.
 pub fn create(name: &str) -> Result<()> {
     for hierarchy in hierarchies() {
         let group = hierarchy.join(name);
@@ -33,7 +34,7 @@ pub fn create(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes every group whose name begins so, with those below it, as soon as nobody is in them.
+/// Removes every group whose name starts with `prefix`, including its subgroups, as soon as they are empty.
 pub fn remove(prefix: &str) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -56,7 +57,7 @@ pub fn groups(prefix: &str) -> Vec<PathBuf> {
     hierarchies().iter().flat_map(|hierarchy| directories(hierarchy)).filter(begins).collect()
 }
 
-/// Version 2 has one hierarchy, version 1 one for each controller.
+/// Returns the hierarchies: one in cgroup v2, one per controller in v1.
 fn hierarchies() -> Vec<PathBuf> {
     let root = PathBuf::from(ROOT);
     let is_hierarchy = |dir: &PathBuf| dir.join("cgroup.procs").is_file();
@@ -75,7 +76,7 @@ fn directories(dir: &Path) -> Vec<PathBuf> {
     entries.collect()
 }
 
-/// The files of a group go with its directory; false if somebody is still in it.
+/// Removes a group and its subgroups; its files disappear with the directory. Returns false if it still has processes.
 fn remove_tree(group: &Path) -> bool {
     let below = directories(group).iter().all(|group| remove_tree(group));
     below

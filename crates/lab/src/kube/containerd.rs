@@ -1,15 +1,15 @@
-//! The container runtime of a node.
+//! Configuration of containerd, the container runtime of a node.
 
 use super::image::PAUSE;
 use std::path::{Path, PathBuf};
 
-/// As seen on the node.
+/// containerd's socket, as seen on the node.
 pub const SOCKET: &str = "/run/containerd/containerd.sock";
 
-/// Where it says what its work costs, to whoever is on the node.
+/// Address of the metrics endpoint, reachable on the node only.
 const METRICS: &str = "127.0.0.1:1338";
 
-/// Its configuration. Some machines give their root less than it usually has: nothing here needs more.
+/// Renders the configuration. It relaxes settings that need privileges that root lacks on some machines.
 pub fn config() -> String {
     format!(
         r#"version = 2
@@ -47,12 +47,12 @@ SystemdCgroup = false
     )
 }
 
-/// Where the node's CNI plugins are.
+/// Returns the directory of the node's CNI plugins.
 pub fn plugins() -> &'static Path {
     Path::new("/opt/cni/bin")
 }
 
-/// Where the node's CNI configurations are.
+/// Returns the directory of the node's CNI configurations.
 pub fn networks() -> PathBuf {
     PathBuf::from("/etc/cni/net.d")
 }

@@ -1,4 +1,4 @@
-//! The control plane: our own store, the API server on it, the controllers and the scheduler.
+//! Runs the control plane: a Tortie datastore, kube-apiserver, kube-controller-manager and kube-scheduler.
 
 use super::credentials::{self, User};
 use super::{Api, Kubernetes, READY_LIMIT, SERVICES, dir};
@@ -12,21 +12,21 @@ use ipnet::IpNet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// In the fabric's namespace, where only the control plane is.
+/// Listen address of the store, in the fabric's namespace, which only the control plane uses.
 const STORE: &str = "http://127.0.0.1:2379";
-/// Of each node, in the ranges of the pods. Our own address management does not need them; host-local does.
+/// Prefix lengths of a node's pod CIDR, IPv4 and IPv6. Calico IPAM does not need pod CIDRs; host-local does.
 const NODE_MASKS: [u8; 2] = [24, 120];
 
 fn daemon(place: &Place, name: &str) -> Daemon {
     Daemon::in_dir(name, &dir(place).join(name))
 }
 
-/// All of its daemons, in the order in which they start.
+/// Returns all daemons in start order.
 pub fn daemons(place: &Place) -> [Daemon; 4] {
     ["store", "kube-apiserver", "kube-controller-manager", "kube-scheduler"].map(|name| daemon(place, name))
 }
 
-/// Returns when the API server is ready and the others run.
+/// Starts the control plane. Returns when the API server is ready and the other daemons have been started.
 pub async fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
     credentials::create(place, cluster)?;
     for daemon in daemons(place) {
@@ -34,11 +34,11 @@ pub async fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
         std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
     }
     let [store, api, controllers, scheduler] = daemons(place);
-    // kube-apiserver compacts by itself.
+    // No history limit: kube-apiserver compacts the store itself.
     let mut command = Command::new(place.bin().join("tortie"));
     command.arg("datastore").arg("--data-dir").arg(dir(place).join("store/data"));
     command.args(["--listen", STORE, "--keep-history", "0"]);
-    // Whoever comes first waits for it.
+    // Not awaited: the API server retries until the store accepts connections.
     let _store = store.start(&place.fabric(), command)?;
     let started = api.start(&place.fabric(), api_server(place, kubernetes))?;
     ready(place, cluster, started).await?;
@@ -55,7 +55,7 @@ async fn ready(place: &Place, cluster: &Cluster, started: Started) -> Result<()>
         .await
 }
 
-/// Runs kubectl as the lab's administrator; what it prints, or what it complains of.
+/// Runs kubectl as the lab's administrator. Returns its standard output, or its standard error on failure.
 pub async fn kubectl(
     place: &Place,
     cluster: &Cluster,
@@ -104,7 +104,8 @@ fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
         .arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
         .arg(format!("--service-account-key-file={}", file("accounts.pub")))
         .arg(format!("--service-account-signing-key-file={}", file("accounts.key")));
-    // Servers behind it run on nodes. It is on none and has no kube-proxy: it asks for where they are, not for their service.
+    // Extension API servers run on nodes. kube-apiserver has no kube-proxy, so it connects to endpoints instead of
+    // service addresses.
     command
         .arg(format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")))
         .arg(format!("--requestheader-allowed-names={}", credentials::FRONT_PROXY))
@@ -117,7 +118,7 @@ fn api_server(place: &Place, kubernetes: &Kubernetes) -> Command {
             "--enable-aggregator-routing=true",
         ]);
     if kubernetes.api == Some(Api::Crds) {
-        // Policies that fill in what is missing are off unless they are asked for.
+        // MutatingAdmissionPolicy, which sets defaults, is disabled by default.
         command.args([
             "--feature-gates=MutatingAdmissionPolicy=true",
             "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
@@ -152,7 +153,8 @@ fn controller_manager(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes)
     command
 }
 
-/// One range of each family out of which nodes can be given a part each, with the length of a node's part.
+/// Returns one pool of each family that is large enough to give each node a pod CIDR, with the prefix length of a
+/// node's CIDR.
 fn pod_ranges(cluster: &Cluster) -> Vec<(IpNet, u8)> {
     let of = |ipv6: bool| {
         let mask = NODE_MASKS[usize::from(ipv6)];

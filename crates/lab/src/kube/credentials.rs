@@ -1,6 +1,7 @@
-//! Who is who in the lab's Kubernetes: an authority, the API server's certificates, and a token for everybody else.
+//! Creates the credentials of the lab's Kubernetes: a CA, the certificates of kube-apiserver, and a token for every
+//! other user.
 //!
-//! Users and groups are the usual ones, so that the usual rules hold for them: a kubelet may do what a kubelet may.
+//! Users and groups have their standard names, so that the standard RBAC rules and the node authorizer apply.
 
 use super::{SERVICES, dir};
 use crate::cluster::Cluster;
@@ -18,9 +19,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub const API_PORT: u16 = 6443;
-/// The name in the certificate by which servers behind the API server know it.
+/// Common name of the client certificate that kube-apiserver presents to extension API servers.
 pub const FRONT_PROXY: &str = "front-proxy-client";
-/// Names by which pods and people call the API server.
+/// DNS names of the API server.
 const NAMES: [&str; 5] = [
     "kubernetes",
     "kubernetes.default",
@@ -29,7 +30,7 @@ const NAMES: [&str; 5] = [
     "localhost",
 ];
 
-/// Somebody with a token.
+/// A user with a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum User {
     Admin,
@@ -74,17 +75,17 @@ impl User {
     }
 }
 
-/// A file of the authority or of the API server.
+/// Returns the path of a certificate or key file.
 pub fn file(place: &Place, name: &str) -> PathBuf {
     dir(place).join("pki").join(name)
 }
 
-/// Where the API server is, for everybody in the lab.
+/// Returns the URL of the API server.
 pub fn server() -> String {
     format!("https://{}:{API_PORT}", topology::gateway(1).ipv4)
 }
 
-/// Makes all of it, anew for each lab.
+/// Creates all certificates, keys and tokens. Every lab has its own.
 pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
     let pki = dir(place).join("pki");
     fs::create_dir_all(&pki).map_err(Error::file(&pki))?;
@@ -94,7 +95,7 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
     let names = NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
     let serving = authority.issue(names, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth);
     pair(place, "apiserver", serving.map_err(broken)?)?;
-    // Kubelets believe the API server by this one.
+    // Client certificate with which kube-apiserver authenticates to kubelets.
     let client = authority.issue(
         Vec::new(),
         "kube-apiserver-kubelet-client",
@@ -102,7 +103,7 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
         ExtendedKeyUsagePurpose::ClientAuth,
     );
     pair(place, "kubelet-client", client.map_err(broken)?)?;
-    // Servers behind it believe what it says of users by this one, so nobody else may have one of its authority.
+    // Extension API servers trust user headers from clients with this certificate, so its CA must not issue any other.
     let proxies = Authority::new("tortie lab front proxy").map_err(broken)?;
     secret(&file(place, "front-proxy-ca.crt"), &proxies.certificate)?;
     let proxy = proxies.issue(Vec::new(), FRONT_PROXY, None, ExtendedKeyUsagePurpose::ClientAuth);
@@ -122,7 +123,8 @@ pub fn create(place: &Place, cluster: &Cluster) -> Result<()> {
     secret(&file(place, "tokens"), &tokens)
 }
 
-/// The gateway of the first rack, the loopback, and the first address of each range of services.
+/// Returns the addresses of the API server: the gateway of the first rack, the loopback, and the first address of each
+/// service range.
 fn api_addresses() -> Result<Vec<String>> {
     let gateway = topology::gateway(1);
     let mut addresses = vec![gateway.ipv4.to_string(), gateway.ipv6.to_string(), "127.0.0.1".to_owned()];
@@ -151,7 +153,7 @@ struct Authority {
     certificate: String,
 }
 
-/// A certificate and its key, in PEM.
+/// A certificate and its private key, in PEM.
 struct Issued {
     certificate: String,
     key: String,
@@ -192,7 +194,7 @@ fn pair(place: &Place, name: &str, issued: Issued) -> Result<()> {
     secret(&file(place, &format!("{name}.key")), &issued.key)
 }
 
-/// A file for its owner alone.
+/// Writes a file that only its owner can read.
 fn secret(path: &Path, text: &str) -> Result<()> {
     use std::io::Write;
     let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);

@@ -1,4 +1,4 @@
-//! Commands inside: on a node with all its namespaces, and kubectl beside the API server.
+//! Runs commands on a node of Kubernetes, in all its namespaces, and kubectl in the fabric's namespace.
 
 use super::credentials::User;
 use super::machine;
@@ -15,7 +15,8 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
-/// Runs a command on a node and ends as it ends; returns only if that fails. The caller must not have other threads.
+/// Runs a command on a node and exits with its exit status. Returns only on failure. The caller must be
+/// single-threaded.
 pub fn on_node(place: &Place, node: &str, mut command: Command) -> Result<()> {
     let failed = |source: std::io::Error| Error::Io { what: node.to_owned(), source };
     let pid = machine::first_process(place, node).running();
@@ -27,13 +28,13 @@ pub fn on_node(place: &Place, node: &str, mut command: Command) -> Result<()> {
         | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         | ThreadNameSpaceType::PROCESS_ID;
     move_into_thread_name_spaces(handle.as_fd(), all).map_err(|error| failed(error.into()))?;
-    // Only a child is in the namespace of processes.
+    // setns to a PID namespace affects only children, so the command must be a child process.
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().map_err(|source| Error::Io { what: program, source })?;
     std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// Becomes kubectl with the rights of the lab's administrator; returns only if that fails.
+/// Replaces this process with kubectl, as the lab's administrator. Returns only on failure.
 pub fn kubectl(place: &Place, arguments: &[OsString]) -> Result<()> {
     let cluster = Cluster::load(place)?;
     let Some(kubernetes) = &cluster.kubernetes else {
@@ -47,7 +48,7 @@ pub fn kubectl(place: &Place, arguments: &[OsString]) -> Result<()> {
     Err(Error::file(&program)(command.exec()))
 }
 
-/// Moves the calling thread to where the API server is reached.
+/// Moves the calling thread to the fabric's namespace, from which the API server is reachable.
 pub fn into_fabric(place: &Place) -> Result<()> {
     let path = netns_path(&place.fabric());
     let namespace = File::open(&path).map_err(Error::file(&path))?;

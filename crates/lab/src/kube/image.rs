@@ -1,4 +1,4 @@
-//! Container images, made without a container tool and without a network: one layer, in the layout that OCI specifies.
+//! Builds container images with one layer in the OCI image layout, without a container tool and without network access.
 
 use super::archive::Archive;
 use super::programs;
@@ -10,28 +10,28 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The process that holds a pod's namespaces.
+/// Image of the process that holds a pod's namespaces.
 pub const PAUSE: &str = "localhost/pause:lab";
-/// What is called `latest` is always pulled unless a pod says otherwise; the other is there for those that do not.
+/// Two tags: kubelet always pulls `latest` unless the pod sets imagePullPolicy; the other tag is never pulled.
 const BUSYBOX: [&str; 2] = ["docker.io/library/busybox:latest", "docker.io/library/busybox:1"];
-/// What `deploy/` asks for.
+/// Image name that the manifests of `deploy/` use.
 pub const TORTIE: &str = "localhost/tortie:latest";
 
 const NAMES: [&str; 3] = ["calicoctl", "calico", "calico-ipam"];
-/// Waits to be ended, and reaps what is left to it where a pod shares its processes.
+/// Shell script that waits for SIGTERM and reaps orphans in pods with a shared PID namespace.
 const WAIT: &str = "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait $!; done";
 
-/// One layer and what to run from it.
+/// One layer and its entrypoint.
 #[derive(Debug)]
 pub struct Image {
-    /// All of them for the same.
+    /// Names of this same image.
     names: Vec<String>,
     layer: Vec<u8>,
     entrypoint: Vec<String>,
 }
 
 impl Image {
-    /// Debian's busybox with all its names.
+    /// Builds an image of Debian's busybox with a link for every applet.
     pub fn busybox() -> Result<Image> {
         let names = BUSYBOX.map(str::to_owned).to_vec();
         Ok(Image { names, layer: busybox_layer()?, entrypoint: Vec::new() })
@@ -42,7 +42,7 @@ impl Image {
         Ok(Image { names: vec![PAUSE.to_owned()], layer: busybox_layer()?, entrypoint })
     }
 
-    /// A program of ours and the libraries it is linked with, nothing else.
+    /// Builds an image of a Tortie program and its shared libraries.
     pub fn tortie(program: &Path, name: &str) -> Result<Image> {
         let contents = fs::read(program).map_err(Error::file(program))?;
         let failed = |source| Error::Io { what: format!("image {name}"), source };
@@ -52,7 +52,7 @@ impl Image {
             tree.link(&format!("usr/bin/{other}"), "tortie");
         }
         for library in libraries(program)? {
-            // Where the program looks for it, with what the host has under that name.
+            // Use the path at which the program looks for it, with the contents of the host's file.
             let contents = fs::read(&library).map_err(Error::file(&library))?;
             tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
         }
@@ -60,7 +60,7 @@ impl Image {
         Ok(Image { names: vec![name.to_owned()], layer: tree.layer().map_err(failed)?, entrypoint })
     }
 
-    /// Writes the archive that `ctr images import` and `podman load` read.
+    /// Writes an archive for `ctr images import` and `podman load`.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.try_write(path).map_err(Error::file(path))
     }
@@ -76,7 +76,7 @@ impl Image {
             "architecture": architecture(),
             "os": "linux",
             "config": {"Entrypoint": self.entrypoint, "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "WorkingDir": "/"},
-            // Not compressed, so the digest of the layer is that of its contents.
+            // The layer is not compressed, so its digest is also that of its contents.
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
         });
         let config =
@@ -107,7 +107,7 @@ impl Image {
     }
 }
 
-/// A copy of a program without what only a debugger reads; the program itself where that cannot be made.
+/// Writes a copy of a program without debug information and returns its path, or the path of the program if that fails.
 pub fn without_debug_info(program: &Path, copy: &Path) -> PathBuf {
     let stripped = Command::new("strip").args(["--strip-debug", "-o"]).arg(copy).arg(program).output();
     match stripped.is_ok_and(|output| output.status.success()) {
@@ -116,7 +116,7 @@ pub fn without_debug_info(program: &Path, copy: &Path) -> PathBuf {
     }
 }
 
-/// What is in a layer, in the order of its names; directories are made where a name needs them.
+/// Contents of a layer, ordered by name. Parent directories are added as needed.
 #[derive(Debug, Default)]
 struct Tree(std::collections::BTreeMap<String, Node>);
 
@@ -173,7 +173,7 @@ fn busybox_layer() -> Result<Vec<u8>> {
     tree.layer().map_err(failed)
 }
 
-/// What the loader takes for a program, the loader itself among it; nothing for one that is linked statically.
+/// Returns the shared libraries of a program and its dynamic loader; empty for a static binary.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { what: "ldd".to_owned(), source };
     let listed = Command::new("ldd").arg(program).output().map_err(failed)?;
@@ -181,21 +181,21 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(listed.lines().filter_map(library).map(PathBuf::from).collect())
 }
 
-/// Of `libm.so.6 => /lib/libm.so.6 (0x7f...)` or `/lib64/ld.so (0x7f...)`, the path.
+/// Extracts the path from an ldd line: `libm.so.6 => /lib/libm.so.6 (0x7f...)` or `/lib64/ld.so (0x7f...)`.
 fn library(line: &str) -> Option<&str> {
     let path = line.split_once("=>").map_or(line, |(_, path)| path);
     let path = path.trim().split(' ').next()?;
     path.starts_with('/').then_some(path)
 }
 
-/// Adds a blob; what refers to it.
+/// Adds a blob and returns its descriptor.
 fn blob<W: io::Write>(archive: &mut Archive<W>, media_type: &str, contents: &[u8]) -> io::Result<Value> {
     let digest: String = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();
     archive.file(&format!("blobs/sha256/{digest}"), 0o644, contents)?;
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": contents.len()}))
 }
 
-/// In the words of OCI.
+/// Returns the architecture name used by OCI.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! Tortie in the lab's cluster: `kubectl apply` of what `deploy/` has, with what the lab was told in its ConfigMap.
+//! Installs Tortie in the lab's cluster: applies the manifests of `deploy/` with the lab's settings in the ConfigMap.
 
 use super::{ApiGroup, Cni, Kubernetes, Proxy, READY_LIMIT, control, credentials, dir};
 use crate::cluster::{Cluster, Datastore};
@@ -10,20 +10,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tortie_model::schema;
 
-/// What people apply is what the lab applies.
+/// Manifests are embedded, so that the lab applies the same files as users do.
 const KINDS: (&str, &str) = ("00-crds.yaml", include_str!("../../../../deploy/00-crds.yaml"));
 const ACCESS: (&str, &str) = ("10-access.yaml", include_str!("../../../../deploy/10-access.yaml"));
 const NODE: (&str, &str) = ("20-node.yaml", include_str!("../../../../deploy/20-node.yaml"));
 const HUB: (&str, &str) = ("40-hub.yaml", include_str!("../../../../deploy/40-hub.yaml"));
-/// The service of that file.
+/// Name of the service in `HUB`.
 const HUB_SERVICE: &str = "calico-typha";
 const CONTROLLERS: (&str, &str) =
     ("30-controllers.yaml", include_str!("../../../../deploy/30-controllers.yaml"));
-/// For the API server to serve a new kind.
+/// kubectl argument: time limit for `kubectl wait`.
 pub const LIMIT: &str = "--timeout=60s";
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The DaemonSet's pods start with the nodes.
+/// Applies the manifests. The pods of the DaemonSet start with the nodes.
 pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) -> Result<()> {
     let dir = dir(place).join("deploy");
     fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
@@ -44,13 +44,13 @@ pub async fn apply(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes) ->
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
     if cluster.datastore == Datastore::Kubernetes {
-        // The lab's own commands are clients too.
+        // The lab's own commands use the CRDs next.
         run(place, cluster, &["wait", "--for=condition=Established", LIMIT, "--filename", &kinds]).await?;
     }
     Ok(())
 }
 
-/// The DaemonSet for a cluster. A lab that was told nothing about its network has the settings of `deploy/`.
+/// Sets the lab's options in the DaemonSet manifest. With default options the result equals the file in `deploy/`.
 fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
     let (datastore, endpoints) = match cluster.datastore {
         Datastore::Kubernetes => ("kubernetes", "\"\"".to_owned()),
@@ -82,7 +82,8 @@ fn configured(manifest: &str, cluster: &Cluster) -> Result<String> {
     Ok(text)
 }
 
-/// The DaemonSet where another plugin wires pods: only policy is ours, and the plugin comes with the node.
+/// Changes the DaemonSet for clusters where another CNI plugin connects pods: Tortie only enforces policy, and the lab
+/// installs its plugin on the node.
 fn for_policy_only(manifest: &str) -> Result<String> {
     let settings = [("networking_backend", "none"), ("ipv4_pool", "none"), ("ipv6_pool", "none")];
     let text =
@@ -94,7 +95,7 @@ fn for_policy_only(manifest: &str) -> Result<String> {
     changes.into_iter().try_fold(text, |text, (before, after)| replaced(&text, before, after))
 }
 
-/// With other words in the one place where a manifest has these.
+/// Replaces a text that must occur exactly once in the manifest.
 pub fn replaced(manifest: &str, before: &str, after: &str) -> Result<String> {
     match manifest.matches(before).count() {
         1 => Ok(manifest.replace(before, after)),
@@ -106,7 +107,7 @@ fn kinds_of_first_group() -> String {
     schema::storage_crds().iter().map(|crd| format!("---\n{crd}\n")).collect()
 }
 
-/// Another value for a setting of a manifest that has one line for it, two spaces in.
+/// Replaces the value of a setting that must have exactly one line in the manifest, indented by two spaces.
 pub fn set(text: &str, setting: &str, value: &str) -> Result<String> {
     let start = format!("  {setting}: ");
     match text.lines().filter(|line| line.starts_with(&start)).count() {
@@ -120,7 +121,7 @@ pub fn set(text: &str, setting: &str, value: &str) -> Result<String> {
     Ok(text.lines().map(line).collect())
 }
 
-/// Without kube-proxy nobody reaches the API server by the address of its service.
+/// Renders the ConfigMap with the API server's real address: without kube-proxy its service address is not reachable.
 pub fn services_endpoint(namespace: &str) -> String {
     let (host, port) = (topology::gateway(1).ipv4, credentials::API_PORT);
     format!(
@@ -135,7 +136,7 @@ pub fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
     Ok(file.display().to_string())
 }
 
-/// Tries again for a while: a server that is ready does not have its namespaces at once.
+/// Runs kubectl and retries for a while: a ready API server may not have created its namespaces yet.
 pub async fn run(place: &Place, cluster: &Cluster, arguments: &[&str]) -> Result<()> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {

@@ -1,5 +1,5 @@
-//! A node as a machine of its own: a first process in namespaces for processes, mounts and the host's name, which starts
-//! what runs on the node and reaps what is left to it. With its end everything on the node ends.
+//! Runs a node as a separate machine: an init process in new PID, mount and UTS namespaces starts the node's daemons
+//! and reaps orphans. When it ends, the kernel kills every process on the node.
 
 use super::mounts;
 use super::steps::Step;
@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 use tortie_process::PidFile;
 
-/// When there is nobody to wait for.
+/// Delay before waiting again when there are no child processes.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub fn daemon(place: &Place, node: &str) -> Daemon {
@@ -31,12 +31,12 @@ fn steps_file(place: &Place, node: &str) -> PathBuf {
     dir(place, node).join("steps.json")
 }
 
-/// The first process of a node, by its number on the host.
+/// Returns the pid file of the node's init process, which holds its pid on the host.
 pub fn first_process(place: &Place, node: &str) -> PidFile {
     PidFile::at(dir(place, node).join("first"))
 }
 
-/// Starts a machine that takes these steps.
+/// Starts a machine that executes these steps.
 pub fn start(place: &Place, node: &str, steps: &[Step]) -> Result<Started> {
     let dir = dir(place, node);
     std::fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
@@ -53,7 +53,7 @@ fn command(place: &Place, node: &str, first: bool) -> Command {
     command
 }
 
-/// What [`start`] starts: its child is the first process in a new namespace of processes.
+/// Runs as the process that [`start`] starts: forks the init process into a new PID namespace and waits for it.
 pub fn boot(place: &Place, node: &str) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| namespaces(node, error))?;
     let failed = |source| Error::Io { what: format!("the first process of {node}"), source };
@@ -63,7 +63,7 @@ pub fn boot(place: &Place, node: &str) -> Result<()> {
     Err(Error::refused(format!("the first process of {node} ended ({status})")))
 }
 
-/// The first process: never ends by itself once all steps are taken.
+/// Runs as the init process. After the last step it only reaps children and never returns.
 pub fn run(place: &Place, node: &str) -> Result<()> {
     let steps: Vec<Step> = files::read(&steps_file(place, node))?
         .ok_or_else(|| Error::refused(format!("{node} has nothing to do")))?;
@@ -85,7 +85,7 @@ pub fn run(place: &Place, node: &str) -> Result<()> {
     }
 }
 
-/// Of a daemon it is worth a word that it is gone; all others come and go.
+/// Logs the exit of a daemon; other child processes are reaped silently.
 fn report(daemons: &mut BTreeMap<u32, &str>, status: WaitStatus) {
     let pid = status.pid().and_then(|pid| u32::try_from(pid.as_raw()).ok());
     if let Some(name) = pid.and_then(|pid| daemons.remove(&pid)) {

@@ -1,8 +1,9 @@
-//! Kubernetes in the lab: a control plane beside the fabric, and nodes with a kubelet and a container runtime of their own.
+//! Runs Kubernetes in the lab: a control plane in the fabric's namespace, and nodes with their own kubelet and
+//! container runtime.
 //!
-//! A node's network namespace is the lab's usual one. What makes it a machine of its own is [`machine`]: a first process in
-//! namespaces for mounts, processes and the host's name, which starts everything else on the node and with which all of
-//! it ends. The control plane's processes live in the fabric's namespace, under the address of the first rack's router.
+//! A node uses the network namespace that every lab node has. [`machine`] isolates the rest: an init process in its own
+//! mount, PID and UTS namespaces starts all processes of the node, which end with it. The control plane's processes run
+//! in the fabric's namespace, at the address of the first rack's router.
 
 pub mod api;
 mod archive;
@@ -29,34 +30,35 @@ use crate::place::Place;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Addresses of services, one range of each family.
+/// Service address ranges, one of each family.
 pub const SERVICES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 
-/// How services are made on the nodes.
+/// Service proxy on the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Proxy {
-    /// kube-proxy, by iptables
+    /// kube-proxy with iptables
     #[default]
     Iptables,
-    /// kube-proxy, by nftables
+    /// kube-proxy with nftables
     Nftables,
     /// No kube-proxy: services do not work
     None,
 }
 
-/// Who wires the pods.
+/// CNI plugin that connects the pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Cni {
-    /// Our plugin, with our addresses and routes
+    /// Tortie's CNI plugin, IPAM and routes
     #[default]
     Calico,
-    /// The distribution's ptp, with host-local's addresses and static routes between nodes; ours enforces policy behind it
+    /// The ptp plugin of the distribution, with host-local addresses and static routes between nodes; Tortie's plugin
+    /// is chained behind it and enforces policy
     Ptp,
 }
 
-/// In which group of the Kubernetes API Calico's objects are kept.
+/// API group that stores Calico's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ApiGroup {
@@ -67,31 +69,31 @@ pub enum ApiGroup {
     V3,
 }
 
-/// How kubectl gets to Calico's objects, with the rules of tiers.
+/// How kubectl accesses Calico's objects, with authorization by tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
-    /// Through `tortie apiserver`, behind Kubernetes' own API server
+    /// Through `tortie apiserver`, aggregated behind kube-apiserver
     Aggregated,
-    /// As custom resources of Kubernetes, with admission policies and `tortie webhooks`
+    /// As custom resources, with admission policies and `tortie webhooks`
     Crds,
 }
 
-/// What people ask of a lab with Kubernetes.
+/// Command line options of a lab with Kubernetes.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub proxy: Proxy,
     pub cni: Cni,
-    /// Unless it follows from the rest.
+    /// API group, if given; otherwise it is derived from the other options.
     pub api_group: Option<ApiGroup>,
     pub api: Option<Api>,
     pub datastore: Datastore,
 }
 
-/// What a lab with Kubernetes has beyond the others.
+/// Settings of a lab with Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kubernetes {
-    /// Where its programs are.
+    /// Directory of the Kubernetes programs.
     pub programs: PathBuf,
     pub proxy: Proxy,
     #[serde(default)]
@@ -117,7 +119,7 @@ impl Kubernetes {
 }
 
 impl Wanted {
-    /// One group cannot be served by Kubernetes and by a server behind it.
+    /// Returns the API group to use. kube-apiserver and an aggregated API server cannot both serve the same group.
     fn api_group(&self) -> Result<ApiGroup> {
         match (self.api, self.api_group, self.datastore) {
             (Some(Api::Aggregated), Some(ApiGroup::V3), _) => Err(Error::refused(
@@ -135,15 +137,16 @@ impl Wanted {
     }
 }
 
-/// How long anything of Kubernetes may take to be ready. It is much more than ours to start, on machines that are busy.
+/// Time limit for Kubernetes components to become ready. They start more slowly than Tortie's, and test machines are
+/// busy.
 const READY_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
-/// The kubeconfig of the lab's administrator.
+/// Returns the kubeconfig path of the lab's administrator.
 pub fn admin(place: &Place) -> PathBuf {
     credentials::User::Admin.kubeconfig(place)
 }
 
-/// The control plane's directory.
+/// Returns the directory of the control plane.
 fn dir(place: &Place) -> PathBuf {
     place.dir().join("kubernetes")
 }

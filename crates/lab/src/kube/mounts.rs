@@ -1,7 +1,6 @@
-//! What a node sees of the file system: the host's programs, with state and settings of its own.
+//! Sets up the mounts of a node: the host's programs with the node's own state and settings.
 //!
-//! Nothing is written outside of the lab's directory: where a node writes to the host's directories, a layer of its own
-//! lies over them.
+//! A node writes only below the lab's directory: host directories that it writes to are covered by an overlay.
 
 use crate::error::{Error, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -9,12 +8,13 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Directories of the host over which a node has a layer of its own.
+/// Host directories covered by an overlay on each node.
 const LAYERED: [&str; 3] = ["etc", "opt", "var"];
-/// Directories that must not be part of a layer: what is in them is the lower part of layers itself, is mounted on, or
-/// would show what the host has there.
+/// Directories that must not be part of an overlay, because they hold lower directories of overlays, are mount points,
+/// or would expose the host's files.
 const OWN: [&str; 4] = ["var/lib/containerd", "var/lib/kubelet", "etc/cni", "opt/cni"];
-/// Kubelet gives these their values for the whole machine unless they have them; it is shown files that do.
+/// Sysctls that kubelet sets machine-wide unless they already have these values. Files with the values are mounted over
+/// them.
 const SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -26,15 +26,16 @@ const SETTINGS: [(&str, &str); 6] = [
 const CGROUPS: &str = "/sys/fs/cgroup";
 const NONE: Option<&str> = None;
 
-/// For the first process of a node, in a mount namespace that is its own. `lab` and `node` are directories of the lab.
+/// Sets up the mounts. Called by the init process of a node in its own mount namespace. `lab` and `node` are the
+/// directories of the lab and the node.
 pub fn prepare(lab: &Path, node: &Path) -> Result<()> {
-    // What is done here stays here.
+    // Keep mount events from propagating to the host.
     change("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
-    // Namespaces of others would live on for as long as this one has them.
+    // A mounted network namespace would stay alive as long as this mount namespace refers to it.
     for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let _ = umount2(&entry.path(), MntFlags::MNT_DETACH);
     }
-    // Both will be covered, and are found again by these.
+    // Both paths are covered by mounts below; the descriptors keep them reachable.
     let (lab_dir, cgroups) = (open(lab)?, open(Path::new(CGROUPS))?);
     for name in LAYERED {
         layer(&node.join("layers").join(name), name)?;
@@ -51,7 +52,7 @@ pub fn prepare(lab: &Path, node: &Path) -> Result<()> {
     for name in ["/run/lock", "/run/netns"] {
         directory(PathBuf::from(name))?;
     }
-    // The daemon's sockets are seen from outside too.
+    // The daemon's sockets must also be reachable from the host.
     bind(&directory(node.join("run"))?, &directory(PathBuf::from("/run/tortie"))?)?;
     for (name, value) in SETTINGS {
         let file = directory(node.join("settings"))?.join(name.replace('/', "."));
@@ -65,7 +66,7 @@ pub fn prepare(lab: &Path, node: &Path) -> Result<()> {
         let file = Path::new("/proc/sys").join(name);
         fs::write(&file, "1").map_err(Error::file(&file))?;
     }
-    // Containers and their runtime show each other what they mount.
+    // Containers and the runtime must see each other's mounts.
     change("/", MsFlags::MS_REC | MsFlags::MS_SHARED)
 }
 
@@ -96,7 +97,7 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(Error::file(path))
 }
 
-/// A path that leads to a directory whatever is mounted over its name.
+/// Returns a path to the open directory that works also when another mount covers its name.
 fn by_descriptor(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }

@@ -1,4 +1,4 @@
-//! What runs on a node of Kubernetes, and the files it is told by.
+//! Starts the daemons of a Kubernetes node and writes their configuration files.
 
 use super::containerd;
 use super::control;
@@ -17,17 +17,17 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of the images of all nodes.
+/// Archive files of the images that are imported on all nodes.
 const IMAGES: [&str; 3] = ["pause.tar", "busybox.tar", "tortie.tar"];
-/// Until our daemon takes it away, nobody else's pods come.
+/// Taint that keeps pods off the node until Tortie's daemon removes it.
 const STARTUP_TAINT: &str = "projectcalico.org/node-not-ready";
-/// How kubelet calls the directory of our daemon's pod, and its container.
+/// Prefix of the log directory that kubelet creates for Tortie's pod, and the name of its container.
 const POD: &str = "kube-system_tortie-node-";
 const CONTAINER: &str = "tortie";
-/// kube-proxy would set these for the whole machine.
+/// Conntrack settings of kube-proxy that must be 0, since it would set them for the whole host.
 const CONNTRACK: [&str; 4] = ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
 
-/// The images that every node has from the beginning.
+/// Writes the images that every node imports when it starts.
 pub fn write_images(place: &Place) -> Result<()> {
     let dir = images(place);
     fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
@@ -35,7 +35,7 @@ pub fn write_images(place: &Place) -> Result<()> {
     Image::busybox()?.write(&dir.join(IMAGES[1]))?;
     let own = place.bin().join("tortie");
     let own = fs::canonicalize(&own).map_err(Error::file(&own))?;
-    // Every node keeps several copies.
+    // Strip debug information, since every node keeps several copies.
     let slim = image::without_debug_info(&own, &program(place));
     if !program(place).exists() {
         fs::copy(&slim, program(place)).map_err(Error::file(&slim))?;
@@ -43,7 +43,7 @@ pub fn write_images(place: &Place) -> Result<()> {
     Image::tortie(&slim, image::TORTIE)?.write(&dir.join(IMAGES[2]))
 }
 
-/// Our program as the nodes get it.
+/// Returns the path of the Tortie program for the nodes.
 fn program(place: &Place) -> PathBuf {
     images(place).join("tortie")
 }
@@ -52,7 +52,7 @@ fn images(place: &Place) -> PathBuf {
     dir(place).join("images")
 }
 
-/// Starts the machine; [`ready`] waits for it.
+/// Starts the machine of a node; [`ready`] waits for it.
 pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &Node) -> Result<Started> {
     let group = place.node_netns(&node.name);
     cgroups::create(&group)?;
@@ -71,12 +71,12 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
         let line = Line::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
         steps.push(Step::Run { line });
     }
-    // The plugins of the distribution, beside which ours are installed.
+    // The plugins of the distribution; Tortie's are installed next to them.
     let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));
     let copy = format!("mkdir -p {0} && cp {1}/* {0}/", text(containerd::plugins()), text(plugins));
     steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
     if kubernetes.cni == Cni::Ptp {
-        // Nobody installs ours: its daemon only enforces policy.
+        // Install Tortie's plugin here: the daemon only enforces policy in this mode and does not install it.
         let copy = format!("cp {} {}/calico", text(&program(place)), text(containerd::plugins()));
         steps.push(Step::Run { line: Line::new("/bin/sh", ["-c", &copy]) });
     }
@@ -87,7 +87,7 @@ pub fn start(place: &Place, cluster: &Cluster, kubernetes: &Kubernetes, node: &N
     machine::start(place, &node.name, &steps)
 }
 
-/// Returns when our daemon takes pods, and Kubernetes says that the node does and gives it some.
+/// Waits until Tortie's daemon accepts pods, Kubernetes reports the node as ready, and the node has no taints.
 pub async fn ready(place: &Place, cluster: &Cluster, node: &Node, started: Started) -> Result<()> {
     started
         .ready_within(READY_LIMIT, || async {
@@ -102,9 +102,9 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &Node, started: Start
         .await
 }
 
-/// What our daemon's containers on a node have written, the oldest first.
+/// Returns the log files of Tortie's containers on a node, oldest first.
 pub fn logs(place: &Place, node: &str) -> Vec<PathBuf> {
-    // Seen through the layer that the node has over the host's /var.
+    // In the upper directory of the overlay that covers the host's /var.
     let pods = place.node_dir(node).join("layers/var/upper/log/pods");
     let ours = |pod: &PathBuf| pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD));
     let mut logs: Vec<PathBuf> =
@@ -118,7 +118,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn kubelet_config(place: &Place, kubernetes: &Kubernetes, group: &str) -> Value {
-    // Where another plugin wires pods, ours keeps each of them waiting itself, and the network is not ours to vouch for.
+    // With another CNI plugin the startup taint is not used: Tortie's chained plugin delays each pod until policy is in
+    // place, and Tortie's daemon does not report on the network.
     let taints = match kubernetes.cni {
         Cni::Calico => json!([{"key": STARTUP_TAINT, "effect": "NoSchedule"}]),
         Cni::Ptp => json!([]),
@@ -140,7 +141,7 @@ fn kubelet_config(place: &Place, kubernetes: &Kubernetes, group: &str) -> Value 
         "oomScoreAdj": 0,
         "localStorageCapacityIsolation": false,
         "registerWithTaints": taints,
-        // The disk is the host's, whatever is on it.
+        // The node shares the host's disk: disable eviction for low disk space.
         "evictionHard": {"imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%",
             "nodefs.inodesFree": "0%", "memory.available": "10Mi"},
         "imageGCHighThresholdPercent": 100,

@@ -1,12 +1,12 @@
-//! Where the programs are that we do not bring ourselves.
+//! Finds the programs that are not part of Tortie.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Kubernetes' own, which must all be in one directory.
+/// Programs of Kubernetes, which must all be in one directory.
 const KUBERNETES: [&str; 6] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"];
-/// What a node needs of the host, and the Debian package that has it.
+/// Programs that a node needs from the host, with the Debian package of each.
 const HOST: [(&str, &str); 6] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
@@ -15,9 +15,9 @@ const HOST: [(&str, &str); 6] = [
     ("conntrack", "conntrack"),
     ("busybox", "busybox-static"),
 ];
-/// Where distributions put the plugins that every node has.
+/// Directories where distributions install CNI plugins.
 const PLUGINS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
-/// Without it no runtime makes a pod.
+/// The CNI plugin that every runtime needs to create a pod.
 const LOOPBACK: &str = "loopback";
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// In a given directory, or in one of those on the PATH.
+    /// Looks in the given directory, or in the directories of the PATH.
     pub fn find(given: Option<&Path>) -> Result<Programs> {
         let Some(dir) = given else {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -49,7 +49,7 @@ impl Programs {
         }
     }
 
-    /// What the nodes will need besides, before anything is made.
+    /// Checks that the host has the programs that nodes need, before anything is created.
     pub fn check_host(&self) -> Result<()> {
         let lacking = HOST.iter().filter(|(program, _)| which(program).is_none());
         let mut lacking: Vec<String> =
@@ -64,12 +64,12 @@ impl Programs {
     }
 }
 
-/// The directory of the host's CNI plugins.
+/// Returns the directory of the host's CNI plugins.
 pub fn plugins() -> Option<&'static Path> {
     PLUGINS.iter().map(Path::new).find(|dir| dir.join(LOOPBACK).is_file())
 }
 
-/// The first of that name on the PATH.
+/// Returns the first file of that name on the PATH.
 pub fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())

@@ -1,5 +1,6 @@
-//! A network of pods that is not ours: each node hands out addresses of its own range with host-local, ptp wires the pods, and every
-//! node has a route to the range of every other, as flannel makes them (host-gw). Our plugin comes behind them in the list.
+//! Connects pods without Calico networking: host-local assigns addresses from the node's pod CIDR, ptp connects the
+//! pods, and every node has a route to every other node's CIDR, like flannel's host-gw. Tortie's plugin is chained
+//! behind them.
 
 use super::{READY_LIMIT, containerd, control};
 use crate::cluster::Cluster;
@@ -17,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FILE: &str = "10-ptp.conflist";
 const NETWORK: &str = "lab-pod-network";
 
-/// Returns when every node has the configuration of the network and all routes.
+/// Writes the network configuration and the routes of every node.
 pub async fn connect(place: &Place, cluster: &Cluster) -> Result<()> {
     let mut ranges = Vec::new();
     for node in &cluster.nodes {
@@ -34,7 +35,7 @@ pub async fn connect(place: &Place, cluster: &Cluster) -> Result<()> {
             }
         }
         on_node(place, node, "nft", &[&masquerade(&cluster.pools)])?;
-        // As the node sees it: /etc/cni.
+        // The node sees this directory as /etc/cni/net.d.
         let dir = place.node_dir(&node.name).join("own").join(
             containerd::networks()
                 .strip_prefix("/")
@@ -47,7 +48,7 @@ pub async fn connect(place: &Place, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What Kubernetes' controllers have given a node, once its kubelet has made it known.
+/// Waits until kube-controller-manager has assigned pod CIDRs to the node and returns them.
 async fn ranges_of(place: &Place, cluster: &Cluster, node: &Node) -> Result<Vec<IpNet>> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {
@@ -84,7 +85,7 @@ fn conflist(ranges: &[IpNet]) -> Value {
     })
 }
 
-/// What leaves the network of the pods comes from the node: nobody else has routes to pods.
+/// Renders nft rules that masquerade traffic leaving the pod network, since other hosts have no routes to pods.
 fn masquerade(pools: &[IpNet]) -> String {
     let rule = |pool: &IpNet| {
         let family = if matches!(pool, IpNet::V4(_)) { "ip" } else { "ip6" };
@@ -97,7 +98,7 @@ fn masquerade(pools: &[IpNet]) -> String {
     )
 }
 
-/// Runs a command in the network of a node.
+/// Runs a command in the network namespace of a node.
 fn on_node(place: &Place, node: &Node, program: &str, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

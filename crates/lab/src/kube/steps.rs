@@ -1,4 +1,4 @@
-//! What the first process of a node does, as a list that it is given: start this, wait for that, run the other to its end.
+//! Steps that a node's init process executes: start a daemon, wait for a socket, run a command.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,18 +9,18 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Generous, since machines that run tests are busy.
+/// Time limit for a socket to accept connections. Test machines may be heavily loaded.
 const LIMIT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
-    /// A daemon that stays.
+    /// Starts a daemon.
     Start { name: String, line: Line, log: PathBuf },
-    /// Until somebody answers at the socket.
+    /// Waits until the socket accepts connections.
     Await { socket: PathBuf },
-    /// A command that must succeed.
+    /// Runs a command that must succeed.
     Run { line: Line },
 }
 
@@ -28,7 +28,7 @@ pub enum Step {
 pub struct Line {
     pub program: PathBuf,
     pub arguments: Vec<String>,
-    /// Beside what the first process has itself.
+    /// Environment variables in addition to those of the init process.
     pub variables: BTreeMap<String, String>,
 }
 
@@ -46,7 +46,7 @@ impl Line {
 }
 
 impl Step {
-    /// The process that was started, if one stays.
+    /// Executes the step. Returns the pid and name of a started daemon.
     pub fn take(&self) -> io::Result<Option<(u32, &str)>> {
         match self {
             Step::Start { name, line, log } => {
