@@ -1,4 +1,5 @@
-//! CNI ADD and DEL beside the reference plugins ptp and host-local: the same pods, each candidate on a host of its own.
+//! Compares CNI ADD and DEL with the reference plugins ptp and host-local: the same pods, each candidate on its own
+//! host.
 
 mod candidate;
 
@@ -11,18 +12,18 @@ use candidate::{Candidate, Phase};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Debian's package containernetworking-plugins.
+/// Reference plugin, from Debian's package containernetworking-plugins.
 const REFERENCE: &str = "/usr/lib/cni/ptp";
-/// Each measurement is taken this many times, the candidates in turn.
+/// Number of repetitions, alternating between the candidates.
 const ROUNDS: usize = 2;
 const PODS: usize = 64;
 const AT_ONCE: [usize; 2] = [1, 16];
-/// Pods that the host has already.
+/// Numbers of pods that exist on the host before the measurement.
 const RESIDENTS: [usize; 3] = [0, 100, 1_000];
-/// Calls of a plugin that has nothing to do.
+/// Number of plugin calls that do no work.
 const CALLS: usize = 100;
 
-/// What the two candidates took for a command, so many at once.
+/// Results of the two candidates for one command and concurrency.
 struct Comparison {
     what: String,
     took: [Phase; 2],
@@ -43,12 +44,12 @@ fn contest() -> Result<()> {
     let (node, host, leases) = (Node::start()?, Namespaces::host()?, tempfile::tempdir()?);
     let theirs = |ifname, routes| reference(&host, leases.path(), ifname, routes);
     let candidates = [theirs("eth0", json!([{"dst": "0.0.0.0/0"}])), ours(&node)];
-    // Pods that stay are on both hosts, and only one of their two interfaces can have the default route.
+    // Existing pods are attached on both hosts, and only one of their two interfaces can have the default route.
     let staying = [theirs("eth1", json!([])), ours(&node)];
     race("ptp", candidates, Some(staying))
 }
 
-/// `staying` attaches the pods that the hosts have already, if they can have some.
+/// Runs the measurements. `staying` attaches the existing pods, if the candidates support that.
 fn race(peer: &str, candidates: [Candidate; 2], staying: Option<[Candidate; 2]>) -> Result<()> {
     idle(peer, &candidates)?;
     let pods = Namespaces::new(PODS)?;
@@ -101,7 +102,7 @@ fn reference(host: &Namespaces, leases: &Path, ifname: &'static str, routes: Val
     }
 }
 
-/// What starting a plugin costs, and for ours asking the daemon: what a call takes besides the work.
+/// Measures the overhead of a call: starting the plugin, and for Tortie contacting the daemon.
 fn idle(peer: &str, candidates: &[Candidate; 2]) -> Result<()> {
     let [theirs, ours] = candidates;
     let mut rows = Vec::new();

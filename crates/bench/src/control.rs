@@ -1,4 +1,5 @@
-//! What is done for a whole cluster of Kubernetes: a scan for leaked addresses, and which services a node announces.
+//! Measures work at the scale of a whole Kubernetes cluster: a scan for leaked addresses, and the services that a node
+//! announces.
 
 mod start;
 mod stores;
@@ -46,7 +47,7 @@ pub fn run() -> Outcome {
     Ok(())
 }
 
-/// Some addresses on each of many nodes.
+/// Measures garbage collection with `count` addresses on each node.
 fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let before = heap::live();
     let (mut garbage, mut pods, mut nodes) = (Garbage::default(), Pods::default(), Nodes::default());
@@ -71,7 +72,7 @@ fn collect(count: u32) -> Result<Vec<String>, Box<dyn std::error::Error>> {
                 ip_networks: taken.iter().map(|address| format!("{address}/32")).collect(),
                 ..WorkloadEndpointSpec::default()
             };
-            // One of a hundred is gone already.
+            // One of a hundred pods is already gone.
             if !(number * count + pod).is_multiple_of(100) {
                 let meta = ObjectMeta { namespace: "ns".to_owned(), ..ObjectMeta::default() };
                 pods.put(&WorkloadEndpoint::new(meta, spec));

@@ -1,4 +1,4 @@
-//! How much of the heap is in use, as the allocator is asked for it.
+//! Tracks the heap memory that this process has allocated.
 
 use cap::Cap;
 use std::alloc::System;
@@ -6,7 +6,7 @@ use std::alloc::System;
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Megabytes in use by this process.
+/// Returns the allocated megabytes.
 pub fn live() -> f64 {
     HEAP.allocated() as f64 / 1e6
 }

@@ -1,4 +1,4 @@
-//! Addresses per second, what each costs the store, and how that grows, on etcd and on the embedded store.
+//! Measures address assignment on etcd and on the embedded datastore: rate, requests per address, and growth.
 
 mod load;
 
@@ -7,9 +7,9 @@ use crate::store::server::Server;
 use crate::{Outcome, plain};
 use load::{Cluster, Phase};
 
-/// New nodes whose first addresses are timed, one after the other.
+/// Number of new nodes whose first addresses are timed, one after the other.
 const NEWCOMERS: usize = 10;
-/// Fits into one block, so that after the first address nothing but handing out happens.
+/// Addresses per node. They fit into one block, so that after the first address no block is claimed.
 const EACH: usize = 48;
 const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
 
@@ -21,10 +21,10 @@ pub fn run() -> Outcome {
     })
 }
 
-/// Many nodes, each with blocks of its own, then more nodes than blocks.
+/// Measures rates with many nodes that own their blocks, then with more nodes than blocks.
 async fn rates() -> Outcome {
     let mut rows = Vec::new();
-    // The two stores take turns; so many turns that each has some thousand addresses to do.
+    // The stores alternate, with enough rounds for some thousand addresses on each.
     for (title, nodes, at_once, each, pool, rounds) in [
         ("1 node", 1, 1, EACH, "10.0.0.0/12", 40),
         ("1 node, 16 requests at once", 1, 16, EACH, "10.0.0.0/12", 200),
@@ -64,7 +64,8 @@ async fn rates() -> Outcome {
     Ok(())
 }
 
-/// A node's first address, its next, and a refusal, with more and more blocks in the store.
+/// Measures a node's first address, its next one, and a rejection, with an increasing number of blocks in the
+/// datastore.
 async fn growth() -> Outcome {
     let mut rows = Vec::new();
     let servers = [Server::etcd().await?, Server::embedded().await?];

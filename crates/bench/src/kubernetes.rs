@@ -1,5 +1,5 @@
-//! The start of a node on a real Kubernetes API server that knows many pods: how long until it is in sync, what crosses the
-//! wire, what it needs in memory, and what it asks for while nothing happens.
+//! Measures the start of a node on a real Kubernetes API server with many pods: the time until it is in sync, the bytes
+//! it receives, its memory, and its requests while idle.
 
 mod add;
 
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 use tortie_testkit::{ApiServer, CalicoGroup};
 
 const PODS: [usize; 3] = [1_000, 10_000, 50_000];
-/// Other numbers of pods, with commas between them.
+/// Environment variable that overrides the numbers of pods, comma-separated.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_PODS";
-/// One pod of so many is on the node that is measured.
+/// One of this many pods is on the measured node.
 const LOCAL: usize = 100;
 const NAMESPACES: usize = 1_000;
 const POLICIES: usize = 1_000;
 const NODE: &str = "bench";
-/// Pods of one namespace, whose addresses begin like no others.
+/// Number of pods in one large namespace, whose addresses have a unique prefix.
 const CROWD: usize = 1_000;
 const CROWD_ADDRESSES: &str = "10.200.";
-/// For how long an idle node is watched.
+/// Time for which an idle node is observed.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub fn run() -> Outcome {
@@ -98,7 +98,8 @@ fn measure() -> Result<()> {
     Ok(())
 }
 
-/// A namespace of many pods that a policy lets in if it has a label, gets the label and loses it.
+/// Measures how long it takes to set and to remove a label on a namespace with many pods, which a policy selects by
+/// that label.
 fn crowd(host: &Namespaces, server: &ApiServer) -> Result<(Duration, Duration)> {
     let pod = |number: usize| {
         let address = format!("{CROWD_ADDRESSES}{}.{}", number / 200, number % 200 + 1);
@@ -112,7 +113,7 @@ fn crowd(host: &Namespaces, server: &ApiServer) -> Result<(Duration, Duration)> 
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "crowd"}});
     server.create("/api/v1/namespaces", &namespace);
     server.create_all(&(0..CROWD).map(pod).collect::<Vec<_>>());
-    // The first pod of all is here, in the first namespace.
+    // The very first pod is local and in the first namespace.
     let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "crowd"},
         "spec": {"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"crowd": "yes"}}}]}]}});
     let path = format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace_name(0));
@@ -143,7 +144,7 @@ fn sizes() -> Result<Vec<usize>> {
     Ok(sizes)
 }
 
-/// A daemon that is in sync.
+/// A node daemon that is in sync.
 struct Started {
     daemon: Process,
     took: Duration,
@@ -179,7 +180,7 @@ impl Started {
         Ok(Started { daemon, took: began.elapsed(), _dir: dir })
     }
 
-    /// What the API server has sent since the start.
+    /// Returns the bytes that the API server has sent since the start.
     fn bytes(&self, host: &Namespaces) -> Result<u64> {
         let listed = nft_output(host, &["-j", "list", "table", "inet", "bench"])?;
         let listed: Json = serde_json::from_str(&listed)?;
@@ -234,7 +235,7 @@ fn policies() -> Vec<(String, Json)> {
     (0..POLICIES).map(object).collect()
 }
 
-/// Pods as controllers make them, with addresses, nearly all of them of other nodes.
+/// Builds pods as controllers create them, with addresses, nearly all of them on other nodes.
 fn pods(numbers: std::ops::Range<usize>) -> Vec<(String, Json)> {
     let object = |number: usize| {
         let address = format!("10.{}.{}.{}", 64 + number / 65536, number / 256 % 256, number % 256);

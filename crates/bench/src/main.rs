@@ -1,5 +1,5 @@
-//! `tortie-bench [SUITE]...`: measures us and our peers side by side; every suite if none is named. A name stands for all
-//! suites that begin with it: `bgp` for `bgp-receive` and the others.
+//! `tortie-bench [SUITE]...`: compares Tortie with other implementations. Runs every suite if none is named. A name
+//! selects all suites with that prefix: `bgp` selects `bgp-receive` and the others.
 
 mod api;
 mod bgp;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// What crossed a thread, as what does not have to.
+/// Converts an error that is `Send + Sync` to one that is not.
 fn plain(error: Box<dyn Error + Send + Sync>) -> Box<dyn Error> {
     error
 }

@@ -1,6 +1,6 @@
-//! Times of short operations, taken side by side, and tables of them.
+//! Measures the time of short operations, alternating between candidates, and prints tables.
 //!
-//! The time is that which the thread spent on a processor, so that other work on the machine counts little.
+//! Times are CPU times of the thread, so that other work on the machine has little influence.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 const ROUNDS: usize = 7;
 const ROUND: f64 = 60e6;
 
-/// Nanoseconds per call of each candidate: the median of several rounds. The candidates take turns, so that what
-/// disturbs the machine disturbs all of them.
+/// Returns the nanoseconds per call of each candidate, as the median of several rounds. The candidates alternate, so
+/// that disturbances of the machine affect all of them.
 pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f64; N] {
     let batches: Vec<u32> = candidates.iter_mut().map(|candidate| batch(candidate)).collect();
     let mut times = [const { Vec::new() }; N];
@@ -26,7 +26,7 @@ pub fn side_by_side<const N: usize>(mut candidates: [&mut dyn FnMut(); N]) -> [f
     })
 }
 
-/// How many calls fill a round.
+/// Returns the number of calls that fill one round.
 fn batch(candidate: &mut dyn FnMut()) -> u32 {
     let start = now();
     let mut calls = 0u32;
@@ -37,13 +37,13 @@ fn batch(candidate: &mut dyn FnMut()) -> u32 {
     calls.max(1)
 }
 
-/// Nanoseconds this thread has been running for.
+/// Returns the CPU time of this thread in nanoseconds.
 pub fn now() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// How long each of many took.
+/// Durations of many operations.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies(pub Vec<Duration>);
 
@@ -59,7 +59,7 @@ impl Latencies {
     }
 }
 
-/// `1.23 us`
+/// Formats a time: `1.23 us`.
 pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         ns if ns < 1e3 => format!("{ns:.1} ns"),
@@ -69,17 +69,17 @@ pub fn time(nanoseconds: f64) -> String {
     }
 }
 
-/// `4.5x`
+/// Formats a factor: `4.5x`.
 pub fn times(factor: f64) -> String {
     if factor < 10.0 { format!("{factor:.2}x") } else { format!("{factor:.0}x") }
 }
 
-/// How much larger than at first; nothing if this is the first.
+/// Formats the growth relative to the first value; empty if there is no first value.
 pub fn growth(now: f64, first: f64) -> String {
     if first > 0.0 { times(now / first) } else { String::new() }
 }
 
-/// Prints rows under a header in aligned columns, as Markdown.
+/// Prints a Markdown table with aligned columns.
 pub fn table(title: &str, header: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(String::len);

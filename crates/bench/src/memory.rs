@@ -1,4 +1,4 @@
-//! What a node's daemon needs in memory: with nothing to do, with pods, with a large cluster around it.
+//! Measures the memory of a node's daemon: idle, with local pods, and in a large cluster.
 
 use crate::measure::{growth, table};
 use crate::namespace::{self, Namespaces, Result, check};
@@ -16,7 +16,7 @@ const BLOCKS: [usize; 3] = [100, 1_000, 10_000];
 const BLOCK_SIZE: u8 = 26;
 /// Blocks of each of the other nodes.
 const EACH: usize = 10;
-/// What has been used once is given back, or not, within this time.
+/// Time for the daemon to free temporary memory.
 const REST: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -63,7 +63,7 @@ fn rested(node: &Node) -> std::io::Result<Memory> {
     node.daemon.memory()
 }
 
-/// Nodes on our own link, each with blocks that are in use.
+/// Creates nodes on the same link, each with blocks in use.
 async fn fill(node: &Node, places: std::ops::Range<usize>) -> Result<()> {
     let client = Client::connect(&node.store_config()).await?;
     let (pool, now) = (POOL.parse()?, jiff::Timestamp::now());

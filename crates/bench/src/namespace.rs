@@ -1,4 +1,4 @@
-//! Network namespaces for a measurement: those of hosts and those of pods. Gone when dropped, also after Ctrl-C.
+//! Network namespaces of hosts and pods for a measurement. They are removed when dropped, also after Ctrl-C.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::error::Error;
@@ -20,7 +20,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static PREPARED: Once = Once::new();
 
-/// Several namespaces that come and go together.
+/// A group of namespaces that are created and removed together.
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
@@ -36,7 +36,7 @@ impl Namespaces {
         Ok(namespaces)
     }
 
-    /// One, with an interface and a way out, as a host has them. All other nodes are on the same link.
+    /// Creates a host namespace with an interface and a default route. All other nodes are on the same link.
     pub fn host() -> Result<Namespaces> {
         let host = Namespaces::new(1)?;
         let lines = [
@@ -70,18 +70,18 @@ impl Drop for Namespaces {
     }
 }
 
-/// Moves the calling thread; what it starts is in the namespace too.
+/// Moves the calling thread to a namespace. Threads and processes that it starts are in the namespace too.
 pub fn enter(path: &Path) -> Result<()> {
     let namespace = File::open(path)?;
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// An error once somebody has asked us to stop.
+/// Returns an error after SIGINT or SIGTERM was received.
 pub fn check() -> Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }
 
-/// Runs commands of `ip` in one process, in a namespace if one is given.
+/// Runs `ip -batch` with these commands, in a namespace if one is given.
 pub fn ip<T: AsRef<str>>(netns: Option<&str>, lines: impl IntoIterator<Item = T>) -> Result<()> {
     let mut command = Command::new("ip");
     if let Some(netns) = netns {
@@ -101,8 +101,8 @@ pub fn ip<T: AsRef<str>>(netns: Option<&str>, lines: impl IntoIterator<Item = T>
     Ok(())
 }
 
-/// From now on a signal makes the measurement fail, so that everything is cleaned up as after any failure. What a run
-/// that was killed has left is removed.
+/// Installs a signal handler that makes the measurement fail, so that cleanup runs as after any error. Removes
+/// namespaces left by killed runs.
 fn prepare() {
     std::thread::spawn(|| {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
@@ -126,12 +126,12 @@ fn prepare() {
 }
 
 fn remove(names: &[String]) {
-    // What is left all the same is removed by the next run.
+    // Ignore errors: the next run removes what is left.
     let there = names.iter().filter(|name| Path::new(PLACE).join(name).exists());
     let _ = ip(None, there.map(|name| format!("netns del {name}")));
 }
 
-/// How many routes to other nodes a host has.
+/// Returns the number of routes to other nodes on a host.
 pub fn routes(netns: &str) -> Result<usize> {
     let output = Command::new("ip").args(["-n", netns, "-4", "route", "show", "proto", "80"]).output()?;
     let text = String::from_utf8(output.stdout)?;

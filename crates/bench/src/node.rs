@@ -1,4 +1,4 @@
-//! A node with all its parts: the embedded store, the daemon in a host's namespace, the plugins.
+//! Runs a complete node: the embedded datastore, the daemon in a host's namespace, the plugins.
 
 use crate::namespace::{Namespaces, Result};
 use crate::process::{Process, tortie};
@@ -13,12 +13,12 @@ use tempfile::TempDir;
 use tortie_store::Config;
 use tortie_testkit::install_plugins;
 
-/// The node's name in the store.
+/// Name of the Node resource.
 pub const NAME: &str = "bench";
 pub const POOL: &str = "10.64.0.0/12";
 
 pub struct Node {
-    // In the order in which they go.
+    // In drop order.
     pub daemon: Process,
     pub store: Process,
     pub host: Arc<Namespaces>,
@@ -28,19 +28,19 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns when it is ready. The node writes the routes to other nodes itself.
+    /// Starts a node and waits until it is ready. The node programs the routes to other nodes itself.
     pub fn start() -> Result<Node> {
         Node::on(Arc::new(Namespaces::host()?), Some("vxlan"))
     }
 
-    /// The same with another build, whose plugin is the whole of it.
+    /// Starts a node from another build, whose main binary also acts as the CNI plugin.
     pub fn start_other(program: PathBuf) -> Result<Node> {
         let dir = directory()?;
         symlink(&program, dir.path().join("bin/calico"))?;
         Node::with(program, dir, Arc::new(Namespaces::host()?), Some("vxlan"))
     }
 
-    /// On the first of these hosts. Without a backend it speaks BGP.
+    /// Starts a node on the first of these hosts. Without a backend it runs BGP.
     pub fn on(host: Arc<Namespaces>, backend: Option<&str>) -> Result<Node> {
         let dir = directory()?;
         install_plugins(&dir.path().join("bin"))?;
@@ -57,14 +57,14 @@ impl Node {
         Ok(Node { daemon, store, host, dir, program, backend })
     }
 
-    /// Kills the daemon; workloads keep their network.
+    /// Kills the daemon. Workloads keep their network.
     pub fn stop_daemon(&mut self) -> Result<()> {
         self.daemon.0.kill()?;
         self.daemon.0.wait()?;
         Ok(())
     }
 
-    /// Returns when it is ready again.
+    /// Starts the daemon again and waits until it is ready.
     pub fn start_daemon(&mut self) -> Result<()> {
         self.daemon = daemon(&self.program, &self.host, &self.dir, self.backend.as_deref())?;
         Ok(())
@@ -82,13 +82,13 @@ impl Node {
         })
     }
 
-    /// How to reach the store.
+    /// Returns the connection settings of the datastore.
     pub fn store_config(&self) -> Config {
         let endpoint = format!("unix://{}", self.dir.path().join("store.sock").display());
         Config { etcd_endpoints: endpoint, ..Config::default() }
     }
 
-    /// Processor time of daemon and store so far.
+    /// Returns the CPU time of daemon and datastore so far.
     pub fn processor_time(&self) -> Result<Duration> {
         Ok(self.daemon.processor_time()? + self.store.processor_time()?)
     }
@@ -115,7 +115,7 @@ fn daemon(program: &Path, host: &Namespaces, dir: &TempDir, backend: Option<&str
     ready(&mut daemon)
 }
 
-/// Starts a process and waits for its first line, which says that it serves.
+/// Starts a process and waits for its first line of output, which must report that it is ready.
 pub fn ready(command: &mut Command) -> Result<Process> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let output = child.stdout.take();

@@ -1,4 +1,4 @@
-//! Processes that do not outlive the measurement, and what they cost.
+//! Runs processes that end with the measurement, and reads their CPU time and memory.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Clock ticks of /proc, the same on every Linux.
+/// Clock tick of /proc, which is the same on all Linux systems.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The release build that lies beside this program.
+/// Returns the path of the release build next to this program.
 pub fn tortie() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("tortie");
     if !program.exists() {
@@ -19,17 +19,17 @@ pub fn tortie() -> io::Result<PathBuf> {
     Ok(program)
 }
 
-/// Another build of `tortie` that takes the place of the peer, for a comparison of before and after within one run.
+/// Environment variable that names another build of `tortie` to compare with, for a before/after comparison in one run.
 const BEFORE_VARIABLE: &str = "TORTIE_BENCH_BEFORE";
 
 pub fn before() -> Option<PathBuf> {
     std::env::var_os(BEFORE_VARIABLE).map(PathBuf::from)
 }
 
-/// Killed when dropped.
+/// A child process, killed when dropped.
 pub struct Process(pub Child);
 
-/// In KiB: resident pages, the most there have been of them, and those that belong to nobody else and to no file.
+/// Memory in KiB: resident pages, their maximum, and anonymous pages (`RssAnon`).
 #[derive(Clone, Copy)]
 pub struct Memory {
     pub resident: u64,
@@ -38,18 +38,18 @@ pub struct Memory {
 }
 
 impl Process {
-    /// A command that the kernel kills with this program, however this one ends.
+    /// Builds a command that the kernel kills when this program ends for any reason.
     pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(program);
         command
     }
 
-    /// Processor time used so far, in all its threads.
+    /// Returns the CPU time of all its threads so far.
     pub fn processor_time(&self) -> io::Result<Duration> {
         let mut time = Duration::ZERO;
         for thread in fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
-            // Nanoseconds on a processor come first; a thread may have ended meanwhile.
+            // The first field is the CPU time in nanoseconds. A thread may have exited since the directory was read.
             if let Ok(stat) = fs::read_to_string(thread?.path().join("schedstat")) {
                 let spent = stat.split_whitespace().next().and_then(|field| field.parse().ok());
                 time += Duration::from_nanos(spent.unwrap_or(0));
@@ -75,10 +75,10 @@ impl Drop for Process {
     }
 }
 
-/// Processor time of all processes that were started from here and have ended, and of those they started.
+/// Returns the CPU time of all child processes that have exited, including their descendants.
 pub fn time_of_the_ended() -> io::Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name in parentheses may contain anything; the fields are counted from behind it.
+    // The name in parentheses may contain any character, so fields are counted after its end.
     let (_, fields) = stat.rsplit_once(')').ok_or_else(|| io::Error::other("/proc/self/stat has no name"))?;
     let ticks = fields.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u32>().ok());
     Ok(TICK * ticks.sum::<u32>())

@@ -1,4 +1,4 @@
-//! Programming routes from a cold start, beside `ip -batch` with the same routes.
+//! Measures programming of routes from a cold start, compared with `ip -batch`.
 
 use crate::measure::{growth, table, time, times};
 use crate::namespace::{Namespaces, Result, check, ip};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tortie_dataplane::{Dataplane, Netns};
 use tortie_plan::{Plan, Route, RouteKey, Settings};
 
-/// Each measurement is taken this many times, the two in turn; the best counts, as others disturb only upwards.
+/// Number of repetitions, alternating between the two. The best result counts, since disturbances only add time.
 const ROUNDS: usize = 3;
 const ROUTES: [u32; 3] = [1_000, 10_000, 100_000];
 /// Routes of each node.
@@ -52,7 +52,7 @@ async fn compare() -> Result<()> {
     Ok(())
 }
 
-/// Blocks of other nodes, and the nodes on our own link.
+/// Returns a block of another node and the address of that node, which is on the same link.
 fn route(number: u32) -> Result<(Ipv4Net, Ipv4Addr)> {
     let node = 2 + number / BLOCKS;
     let block = Ipv4Net::new(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number * 64), 26)?;
@@ -72,7 +72,7 @@ fn batch(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
     Ok(took)
 }
 
-/// From nothing to all routes in the kernel.
+/// Measures the time from an empty dataplane until all routes are in the kernel.
 async fn dataplane(routes: &[(Ipv4Net, Ipv4Addr)]) -> Result<Duration> {
     let host = Namespaces::host()?;
     let wanted: BTreeMap<RouteKey, Route> =

@@ -1,4 +1,4 @@
-//! The embedded store beside Debian's etcd: both durable on the same disk, driven by the same client.
+//! Compares the embedded datastore with Debian's etcd: both durable on the same disk, driven by the same client.
 
 mod client;
 pub mod server;
@@ -10,14 +10,14 @@ use client::Load;
 use server::Server;
 use std::time::Duration;
 
-/// Each measurement is taken this many times, the two servers in turn.
+/// Number of repetitions, alternating between the two servers.
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(1500);
 const CLIENTS: [usize; 3] = [1, 16, 64];
-/// Keys of a list, and how often it is read.
+/// Number of keys in a list, and how often it is read.
 const LISTS: [(usize, usize); 3] = [(1_000, 200), (10_000, 40), (100_000, 9)];
 const WATCHERS: [usize; 2] = [1, 500];
-/// `TORTIE_BENCH_STORE=lists` asks for a part alone: `writes`, `watches` or `lists`.
+/// Environment variable that selects one part: `writes`, `watches` or `lists`.
 const PART_VARIABLE: &str = "TORTIE_BENCH_STORE";
 
 pub fn run() -> Outcome {
@@ -40,7 +40,7 @@ pub fn run() -> Outcome {
     })
 }
 
-/// The peer and ours.
+/// Starts the server to compare with, and the embedded datastore.
 async fn both() -> Result<[Server; 2], Box<dyn std::error::Error>> {
     let peer = match before() {
         Some(program) => Server::build(program).await?,

@@ -1,4 +1,4 @@
-//! The program as people call it.
+//! Runs the benchmark program from the command line.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Clients of kube-apiserver: each with a connection of its own, one request after the other.
+//! Clients of kube-apiserver. Each has its own connection and sends one request at a time.
 
 use super::world::World;
 use crate::measure::Latencies;
@@ -40,12 +40,12 @@ impl Client {
     pub async fn connect(world: &World) -> Result<Client> {
         let file = Kubeconfig::read_from(world.server.kubeconfig())?;
         let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-        // A watch may be silent for as long as it likes.
+        // A watch may be silent for any length of time.
         config.read_timeout = None;
         Ok(Client(kube::Client::try_from(config)?))
     }
 
-    /// The answer, which must be a good one, as far as its head.
+    /// Sends a request and returns the response once its headers have arrived. A status other than 2xx is an error.
     pub async fn begin(&self, request: &Request) -> Result<Response<Body>> {
         let built = http::Request::builder()
             .method(&request.method)
@@ -69,7 +69,8 @@ impl Client {
     }
 }
 
-/// So many requests by so many clients: how long all took, and each. The connections are there before the time begins.
+/// Sends `count` requests from `clients` concurrent clients and returns the total time and each latency. Connections
+/// are opened before the measurement starts.
 pub async fn load(
     world: &World,
     clients: usize,

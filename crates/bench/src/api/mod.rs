@@ -1,5 +1,6 @@
-//! projectcalico.org/v3 through our API server behind kube-apiserver, against the same objects as plain custom resources of the same
-//! kube-apiserver: requests a second, how long they take, many watchers, and what ours needs in memory.
+//! Compares projectcalico.org/v3 served by Tortie's API server behind kube-apiserver with the same objects as plain
+//! custom resources of the same kube-apiserver: request rate, latency, many watchers, and the memory of Tortie's
+//! server.
 
 mod client;
 mod watchers;
@@ -15,16 +16,16 @@ use watchers::Watchers;
 use world::{GROUPS, World, policies};
 
 const POLICIES: [usize; 2] = [1_000, 10_000];
-/// Other numbers of policies, with commas between them.
+/// Environment variable that overrides the numbers of policies, comma-separated.
 const POLICIES_VARIABLE: &str = "TORTIE_BENCH_POLICIES";
 const WATCHERS: usize = 1_000;
-/// Another number of watchers.
+/// Environment variable that overrides the number of watchers.
 const WATCHERS_VARIABLE: &str = "TORTIE_BENCH_WATCHERS";
-/// Requests one after the other, for how long each takes.
+/// Requests sent one after the other, to measure latency.
 const GETS: usize = 2_000;
 const LISTS: usize = 30;
 const CREATES: usize = 500;
-/// Clients at a time, for how many there are in a second.
+/// Concurrent clients, to measure throughput.
 const AT_A_TIME: usize = 16;
 const LISTS_AT_A_TIME: usize = 4;
 const CHANGES: usize = 20;
@@ -33,19 +34,19 @@ pub fn run() -> Outcome {
     measure().map_err(plain)
 }
 
-/// The request of a number, to an API group.
+/// Builds the request with a given number to an API group.
 type MakeRequest = Box<dyn Fn(&str, usize) -> Request>;
 
-/// What somebody asks for, of each of the groups.
+/// A load that is put on each group.
 struct Load {
     what: String,
-    /// How often one client asks, and all together.
+    /// Requests of the single client; the concurrent clients send as many in total.
     count: usize,
     clients: usize,
     request: MakeRequest,
 }
 
-/// How many requests were answered in a second by many clients, and how long each of a single client took.
+/// Request rate with concurrent clients, and latencies of a single client.
 struct Figures {
     rate: f64,
     latencies: Latencies,
@@ -63,7 +64,7 @@ fn measure() -> Result<()> {
             world.server.create_all(&policies(group, made..*size));
         }
         made = made.max(*size);
-        // The newest, as people ask for it, and what may be a moment older, as controllers do.
+        // A list of the newest version, as users request it, and one from the watch cache, as controllers request it.
         for (what, query) in [("list", ""), ("list, any version", "?resourceVersion=0")] {
             let list = move |group: &str, _: usize| Request::get(format!("{}{query}", policies_path(group)));
             let load = Load {
@@ -107,7 +108,7 @@ fn measure() -> Result<()> {
     Ok(())
 }
 
-/// Other numbers than the usual ones, if there are any.
+/// Parses the numbers in an environment variable, if it is set.
 fn numbers(variable: &str) -> Result<Option<Vec<usize>>> {
     let Ok(given) = std::env::var(variable) else { return Ok(None) };
     let numbers = given.split(',').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();
@@ -118,13 +119,13 @@ fn policies_path(group: &str) -> String {
     format!("/apis/{group}/v3/globalnetworkpolicies")
 }
 
-/// The same load on both, one after the other.
+/// Puts the same load on both groups, one after the other.
 fn compare(world: &World, runtime: &tokio::runtime::Runtime, load: &Load) -> Result<Vec<String>> {
     check()?;
     let mut figures = Vec::new();
     for group in GROUPS {
         let request = |number: usize| (load.request)(group, number);
-        // The first requests fill caches.
+        // Warm up: the first requests fill caches.
         let count = load.count;
         runtime.block_on(self::load(world, 1, count.div_ceil(10), request))?;
         let alone = runtime.block_on(self::load(world, 1, count, |number| request(count + number)))?;
@@ -151,7 +152,7 @@ fn compare(world: &World, runtime: &tokio::runtime::Runtime, load: &Load) -> Res
     ])
 }
 
-/// Changes of one policy, one after the other, each when all have heard of the one before.
+/// Changes one policy repeatedly, each time after all watchers have received the previous change.
 async fn watch(world: &World, group: &str, count: usize) -> Result<Vec<String>> {
     let path = policies_path(group);
     let mut watchers = Watchers::start(world, &path, count).await?;

@@ -1,4 +1,4 @@
-//! Many watches of one collection, each on a connection of its own, and when each of them hears of a change.
+//! Watches one collection from many connections and records when each watch receives a change.
 
 use super::client::{Client, Request};
 use super::world::World;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Connections that are opened at a time.
+/// Connections opened concurrently.
 const AT_ONCE: usize = 50;
 
 pub struct Watchers {
@@ -22,7 +22,7 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Returns when all watch.
+    /// Opens the watches and returns when all are established.
     pub async fn start(world: &World, path: &str, count: usize) -> Result<Watchers> {
         let list = Client::connect(world).await?.begin(&Request::get(format!("{path}?limit=1"))).await?;
         let list: serde_json::Value = serde_json::from_slice(&list.into_body().collect_bytes().await?)?;
@@ -49,7 +49,7 @@ impl Watchers {
         Ok(Watchers { count, events, _tasks: tasks })
     }
 
-    /// When each of them has heard of the one change that there was.
+    /// Waits until every watcher has received one change and returns the arrival times.
     pub async fn arrivals(&mut self) -> Result<Vec<Instant>> {
         let mut arrivals = Vec::new();
         let all = async {
@@ -63,7 +63,7 @@ impl Watchers {
     }
 }
 
-/// Notes the time of every line.
+/// Sends the time of every line received.
 async fn listen((_client, mut body): (Client, Body), sender: mpsc::UnboundedSender<Instant>) {
     while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let lines = frame.data_ref().map_or(0, |data| data.iter().filter(|byte| **byte == b'\n').count());

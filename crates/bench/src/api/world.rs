@@ -1,4 +1,5 @@
-//! A kube-apiserver that serves the same kind twice: through our server, and as a plain custom resource.
+//! Sets up a kube-apiserver that serves the same kind twice: through Tortie's API server, and as a plain custom
+//! resource.
 
 use crate::namespace::Result;
 use crate::process::{Process, tortie};
@@ -8,13 +9,13 @@ use tortie_model::{Kind, schema};
 use tortie_store::{Client, Config, Resources};
 use tortie_testkit::{ApiServer, CalicoGroup, eventually, free_port};
 
-/// Ours, and the plain one.
+/// Tortie's group and the plain one.
 pub const GROUPS: [&str; 2] = ["projectcalico.org", PLAIN];
 const PLAIN: &str = "plain.example.org";
 const NAMESPACE: &str = "calico-apiserver";
 
 pub struct World {
-    // In the order in which they go.
+    // In drop order.
     pub ours: Process,
     pub server: ApiServer,
 }
@@ -38,7 +39,7 @@ impl World {
     }
 }
 
-/// The kind with the same schema in another group, which nobody but kube-apiserver knows.
+/// Installs the kind with the same schema in another group, served by kube-apiserver alone.
 fn install_plain(server: &ApiServer) -> Result<()> {
     let kind = Kind::GlobalNetworkPolicy;
     let found = schema::crds().into_iter().find(|crd| crd["spec"]["names"]["kind"] == kind.name());
@@ -51,7 +52,7 @@ fn install_plain(server: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// The built-in tiers, as a node makes them.
+/// Creates the built-in tiers as a node does.
 fn initialise(server: &ApiServer) -> Result<()> {
     let config = Config {
         datastore_type: "kubernetes".to_owned(),
@@ -67,7 +68,7 @@ fn initialise(server: &ApiServer) -> Result<()> {
     })
 }
 
-/// Has kube-apiserver pass on what is asked of the group, and returns when it does.
+/// Registers the APIService and returns when kube-apiserver forwards requests for the group.
 fn register(server: &ApiServer, port: u16) {
     server.add_namespace(NAMESPACE, json!({}));
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "calico-api"},
@@ -83,7 +84,7 @@ fn register(server: &ApiServer, port: u16) {
     eventually("our server is asked", || server.send("GET", path, None).is_ok());
 }
 
-/// A policy, with the path of its collection.
+/// Returns a policy with the path of its collection.
 pub fn policy(group: &str, name: &str) -> (String, Json) {
     let rule = json!({"action": "Allow", "protocol": "TCP", "source": {"selector": "role == 'client'"},
         "destination": {"ports": [80, 443, "8000:8080"]}});

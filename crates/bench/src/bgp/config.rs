@@ -1,19 +1,20 @@
-//! The speakers' configurations, each in its own language.
+//! Renders the configuration of each BGP speaker.
 
 use super::feed::MARKER;
 use super::place::{ASN, SPEAKER};
 use std::net::Ipv4Addr;
 
-/// The speaker's own blocks, where it has any.
+/// Blocks that the speaker originates, if any.
 pub const OWN: [&str; 2] = ["198.51.100.0/26", "198.51.100.64/26"];
 
-/// All peers are of the speaker's AS and call it, never the other way round.
+/// Configuration common to all speakers. All peers are in the speaker's AS and open the connection; the speaker is
+/// passive.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     pub peers: Vec<Neighbour>,
-    /// Whether the speaker announces blocks of its own.
+    /// Whether the speaker originates `OWN`.
     pub own: bool,
-    /// Whether routes go into the kernel.
+    /// Whether routes are programmed into the kernel.
     pub kernel: bool,
 }
 
@@ -25,11 +26,11 @@ pub struct Neighbour {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Like any other router of the AS.
+    /// An ordinary iBGP peer.
     Mesh,
-    /// A client of the speaker as a reflector.
+    /// A route reflector client of the speaker.
     Client,
-    /// A client that gets only the marker.
+    /// A client that receives only the marker route.
     Observer,
 }
 

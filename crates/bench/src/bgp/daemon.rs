@@ -1,4 +1,4 @@
-//! The four speakers, each a process with a configuration of its own, gone when dropped.
+//! Runs the four BGP speakers as processes, killed when dropped.
 
 use super::config::{self, OWN, Setup};
 use super::ours;
@@ -18,12 +18,12 @@ use tempfile::TempDir;
 use tortie_model::{Key, Kind as ResourceKind, Resource, Value};
 use tortie_store::Client;
 
-/// Between looks at whether a process has come to rest.
+/// Interval between checks whether a process is idle.
 const LOOK: Duration = Duration::from_millis(200);
-/// A process that uses less than this between looks is at rest.
+/// A process that uses less CPU time than this in one interval counts as idle.
 const REST: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// FRR does nothing for about a second before it tells a new peer anything.
+/// FRR waits for about a second before it sends routes to a new peer.
 const GATHERING: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +45,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a speaker on its host. It may not listen yet.
+    /// Starts a speaker on its host without waiting until it listens.
     pub async fn start(kind: Kind, setup: &Setup, place: &Place) -> Result<Daemon> {
         Ok(Daemon::start_timed(kind, setup, place).await?.0)
     }
 
-    /// Also says when it began.
+    /// Starts a speaker and also returns the start time.
     pub async fn start_timed(kind: Kind, setup: &Setup, place: &Place) -> Result<(Daemon, Start)> {
         let dir = TempDir::new()?;
         let mut processes = Vec::new();
@@ -72,7 +72,7 @@ impl Daemon {
                 if setup.kernel {
                     let mut zebra = frr(place, dir.path(), "zebra", "")?;
                     zebra.args(["-z", &socket]);
-                    // It insists on being somebody else.
+                    // zebra runs as the user frr, which must be able to write here.
                     Command::new("chown").arg("frr").arg(dir.path()).status()?;
                     processes.push(spawn(zebra)?);
                     there(Path::new(&socket)).await?;
@@ -100,7 +100,7 @@ impl Daemon {
         Ok((daemon, start))
     }
 
-    /// The daemon of a node, with its store, and one peer.
+    /// Starts a whole Tortie node with its datastore and one peer.
     pub async fn node(place: &Place, peer: Ipv4Addr) -> Result<Daemon> {
         let node = Node::on(place.0.clone(), None)?;
         let object = json!({
@@ -116,12 +116,12 @@ impl Daemon {
         Ok(Daemon { kind: Kind::Tortie, processes: vec![daemon, store], _dir: dir })
     }
 
-    /// Processor time so far.
+    /// Returns the CPU time used so far.
     pub fn processor_time(&self) -> io::Result<Duration> {
         self.processes.iter().map(Process::processor_time).sum()
     }
 
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     pub fn resident(&self) -> io::Result<u64> {
         let memory: io::Result<Vec<Memory>> = self.processes.iter().map(Process::memory).collect();
         Ok(memory?.iter().map(|memory| memory.resident).sum())
@@ -132,7 +132,7 @@ impl Daemon {
         self.processes.iter().map(of).sum()
     }
 
-    /// Waits until it has nothing more to do.
+    /// Waits until the speaker is idle.
     pub async fn rest(&self) -> io::Result<()> {
         if self.kind == Kind::Frr {
             tokio::time::sleep(GATHERING).await;
@@ -153,7 +153,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // FRR keeps a directory for each process it ever was.
+        // FRR leaves a directory behind for each process.
         for process in &self.processes {
             for name in ["bgpd", "zebra"] {
                 let _ = fs::remove_dir_all(format!("/var/tmp/frr/{name}.{}", process.0.id()));
@@ -162,7 +162,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A command that runs on the speaker's host, as the process that is started.
+/// Builds a command that runs on the speaker's host. `ip netns exec` calls exec, so the process is the program itself.
 pub fn on(place: &Place, program: &Path) -> Command {
     let mut command = Process::command("ip");
     command.args(["netns", "exec", place.host()]).arg(program);
@@ -190,7 +190,7 @@ fn spawn(mut command: Command) -> Result<Process> {
     Ok(Process(child.map_err(|error| format!("{command:?}: {error}"))?))
 }
 
-/// Waits for a socket that somebody is about to make.
+/// Waits until a socket file exists.
 async fn there(socket: &Path) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !socket.exists() {
@@ -202,7 +202,7 @@ async fn there(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// It takes its own routes only by its control port.
+/// Adds the own routes through GoBGP's control port, the only way it accepts them.
 async fn announce_with_gobgp(place: &Place) -> Result<()> {
     for block in OWN {
         let deadline = Instant::now() + PATIENCE;

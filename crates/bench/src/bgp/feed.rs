@@ -1,15 +1,15 @@
-//! UPDATE messages with many routes, made before the clock starts.
+//! Builds UPDATE messages with many routes before a measurement starts.
 
 use super::session::message;
 use std::net::Ipv4Addr;
 
-/// Sent last, and passed on alone where routes are only taken in.
+/// Route that is sent last. Observers receive no other route.
 pub const MARKER: &str = "203.0.113.0/24";
 const MARKER_NLRI: [u8; 4] = [24, 203, 0, 113];
-/// Routes that share their attributes.
+/// Number of routes with the same attributes.
 const TOGETHER: usize = 10;
 
-/// Routes of equal length, one beside the other from 20.0.0.0 on.
+/// Consecutive prefixes of equal length, starting at 20.0.0.0.
 #[derive(Clone, Copy)]
 pub struct Routes {
     pub first: usize,
@@ -18,12 +18,12 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The first million /24s, or as many of them.
+    /// Returns `count` consecutive /24 routes.
     pub fn from_the_start(count: usize) -> Routes {
         Routes { first: 0, count, bits: 24 }
     }
 
-    /// As one peer announces them, with itself as the next hop.
+    /// Encodes the UPDATE messages of a peer that announces the routes with itself as the next hop.
     pub fn announced_by(self, peer: Ipv4Addr) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.count * 16);
         let end = self.first + self.count;
@@ -40,14 +40,14 @@ impl Routes {
     }
 }
 
-/// The announcement of the marker.
+/// Encodes the announcement of the marker.
 pub fn marker(peer: Ipv4Addr) -> Vec<u8> {
     let mut bytes = Vec::new();
     update(&mut bytes, peer, 0, &MARKER_NLRI);
     bytes
 }
 
-/// An UPDATE whose path tells it from others: four AS numbers, LOCAL_PREF, two communities.
+/// Appends an UPDATE with attributes that are distinct for each `set`: four AS numbers, LOCAL_PREF, two communities.
 fn update(out: &mut Vec<u8>, next_hop: Ipv4Addr, set: u32, nlri: &[u8]) {
     let mut attributes = vec![0x40, 1, 1, 0, 0x40, 2, 18, 2, 4];
     for asn in [65001, 65100 + set % 300, 65500 + set / 300 % 300, 66000 + set / 90_000] {

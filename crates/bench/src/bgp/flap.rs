@@ -1,4 +1,4 @@
-//! Many peers that all know each other's routes; one of them goes and comes back.
+//! Measures a session flap: many peers have each other's routes, and one of them disconnects and reconnects.
 
 use super::config::{Neighbour, Role, Setup};
 use super::daemon::{Daemon, Kind};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 const PEERS: [usize; 3] = [2, 20, 200];
 const EACH: usize = 500;
-/// How often it flaps; the best time counts.
+/// Number of flaps; the best time counts.
 const FLAPS: usize = 2;
 
 struct Taken {
-    /// Until everybody knows everything.
+    /// Until all peers have all routes.
     full: Effort,
-    /// From the end of the session until all others have heard of it.
+    /// From the end of the session until all other peers have received the withdrawals.
     gone: Duration,
-    /// From the first announcement of the new session until all others have heard the last.
+    /// From the first announcement of the new session until all other peers have received the last route.
     back: Duration,
 }
 
@@ -79,7 +79,7 @@ async fn flap(kind: Kind, count: usize, place: &Place) -> Result<Option<Taken>> 
     let mut best: Option<Taken> = None;
     for _ in 0..FLAPS {
         daemon.rest().await?;
-        // Some repeat themselves, so only what is heard from now on counts.
+        // Some speakers repeat announcements, so only messages from now on count.
         let before: Vec<_> = others.iter().map(Peer::heard).collect();
         let start = Instant::now();
         drop(restless);

@@ -1,4 +1,5 @@
-//! Routes from one peer, until the last is in the kernel. Ours is the real daemon of a node, with its store.
+//! Measures the time until the routes of one peer are in the kernel. For Tortie it runs the complete node daemon with
+//! its datastore.
 
 use super::config::{Neighbour, Role, Setup};
 use super::daemon::{Daemon, Kind};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 const FEEDER: usize = 1;
-/// GoBGP writes to no kernel by itself.
+/// GoBGP alone does not program the kernel.
 const KINDS: [Kind; 3] = [Kind::Tortie, Kind::Bird, Kind::Frr];
 
 pub fn measure() -> Result<()> {
@@ -58,8 +59,8 @@ async fn install(kind: Kind, routes: usize, feed: &[u8], place: &Place) -> Resul
     }
 }
 
-/// When the main table of the speaker's host has so many routes more than at the start. Looking takes the kernel a while
-/// with many routes, so it is done for no more than a tenth of the time.
+/// Returns the time when the main table of the speaker's host has gained `routes` routes. Reading the count is slow
+/// with many routes, so it takes at most a tenth of the time.
 fn full(place: &Place, routes: usize, start: &Barrier) -> Result<Option<Instant>> {
     let before = namespace::enter(&place.0.path(0)).and_then(|()| main_table());
     start.wait();

@@ -1,6 +1,7 @@
-//! A full mesh as one node sees it: every other node calls, announces two blocks and gets ours.
+//! Measures one node in a full mesh: every other node connects, announces two blocks and receives the node's own.
 //!
-//! Nobody in a mesh can see what the node knows, so one more peer is a client that gets every route.
+//! Mesh peers cannot observe the node's table, so one additional peer is a route reflector client that receives every
+//! route.
 
 use super::config::{Neighbour, OWN, Role, Setup};
 use super::daemon::{Daemon, Kind};
@@ -14,7 +15,7 @@ use tokio::task::JoinSet;
 
 const NODES: [usize; 3] = [5, 50, 500];
 const BLOCKS: usize = 2;
-/// Every session has a keepalive in each direction in a third of this.
+/// Hold time in seconds. Each side sends a keepalive every third of it.
 const HOLD: u16 = 15;
 const IDLE: Duration = Duration::from_secs(HOLD as u64 / 3);
 
@@ -22,7 +23,7 @@ struct Taken {
     effort: Effort,
     resident: f64,
     threads: usize,
-    /// Processor time while nothing happens; measured only with many nodes.
+    /// CPU time while idle; measured only with the largest number of nodes.
     idle: Option<Duration>,
 }
 

@@ -1,7 +1,7 @@
-//! Our speaker, BIRD 2, FRR and GoBGP fed the same by the same generator.
+//! Compares Tortie's BGP speaker with BIRD 2, FRR and GoBGP on the same input from the same generator.
 //!
-//! Every measurement has two hosts of its own: one for the speaker, a process of its own, and one for all peers, which
-//! are this program. What takes longer than a limit is given up, so that the slowest does not keep everybody waiting.
+//! Every measurement uses two new network namespaces: one for the speaker process, and one for all peers, which run in
+//! this program. Measurements that exceed a time limit are abandoned, so that a slow speaker does not delay the rest.
 
 mod config;
 mod daemon;
@@ -25,7 +25,7 @@ pub use reflect::measure as reflect;
 use crate::namespace::Result;
 use crate::{Outcome, plain};
 
-/// Takes a measurement, unless this process is to be a speaker.
+/// Runs a measurement, or the speaker itself if this process was started as one.
 pub fn run(measure: fn() -> Result<()>) -> Outcome {
     match ours::is_wanted() {
         true => ours::speak(),

@@ -1,4 +1,4 @@
-//! Our own speaker as a process: this program, started again.
+//! Runs Tortie's speaker as a process: this program, started again.
 
 use super::config::{Neighbour, OWN, Role, Setup};
 use super::feed::MARKER;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use tortie_bgp::filter::{Filter, Match, PrefixMatch, PrefixOperator, Rule, Verdict};
 use tortie_bgp::{Attrs, Config, PeerConfig, Sockets, Speaker};
 
-/// Says that this process is to be a speaker, and with which peers.
+/// Environment variable that makes this process a speaker and describes its peers.
 const SETUP: &str = "TORTIE_BENCH_SPEAKER";
 
-/// The setup as a variable of the new process.
+/// Encodes the setup as an environment variable of the new process.
 pub fn variable(setup: &Setup) -> (&'static str, String) {
     let peers: Vec<String> =
         setup.peers.iter().map(|peer| format!("{}={:?}", peer.address, peer.role)).collect();
@@ -35,7 +35,7 @@ fn setup(text: &str) -> Result<Setup> {
     Ok(Setup { peers, own: own.parse()?, kernel: false })
 }
 
-/// Speaks until it is killed.
+/// Runs the speaker until the process is killed.
 pub fn speak() -> Outcome {
     let setup = setup(&std::env::var(SETUP)?).map_err(crate::plain)?;
     let mut config = Config::new(ASN, SPEAKER);

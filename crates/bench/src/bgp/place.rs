@@ -1,4 +1,4 @@
-//! Where a measurement happens: one host for the speaker, one for all its peers, a wire between them.
+//! Network of a measurement: one host for the speaker, one for all peers, a veth pair between them.
 
 use crate::namespace::{self, Namespaces, Result, check};
 use std::future::Future;
@@ -8,17 +8,17 @@ use std::sync::Arc;
 pub const ASN: u32 = 64512;
 pub const SPEAKER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 
-/// The address of a peer, counted from 1. All of them belong to the peers' host.
+/// Returns the address of a peer, counted from 1. All of them are local to the peers' host.
 pub fn peer(number: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 99, 0, 0).to_bits() + number as u32)
 }
 
-/// The two hosts. What is measured next gets new ones.
+/// The two hosts. Every measurement creates new ones.
 #[derive(Clone)]
 pub struct Place(pub Arc<Namespaces>);
 
 impl Place {
-    /// Runs a measurement as the peers' host.
+    /// Creates the hosts and runs a measurement in the namespace of the peers' host.
     pub fn measure<T: Send + 'static, F: Future<Output = Result<T>>>(
         work: impl FnOnce(Place) -> F + Send + 'static,
     ) -> Result<T> {
@@ -41,7 +41,7 @@ impl Place {
         namespace::ip(Some(place.0.name(0)), &speaker[..3])?;
         namespace::ip(Some(place.0.name(1)), peers)?;
         namespace::ip(Some(place.0.name(0)), &speaker[3..])?;
-        // What a thread starts, threads and processes, is where the thread is.
+        // Threads and processes inherit the namespace of the thread that starts them.
         let measurement = std::thread::spawn(move || {
             namespace::enter(&place.0.path(1))?;
             let runtime =
@@ -51,7 +51,7 @@ impl Place {
         measurement.join().map_err(|_| "the measurement ended badly")?
     }
 
-    /// The name of the speaker's host.
+    /// Returns the name of the speaker's host.
     pub fn host(&self) -> &str {
         self.0.name(0)
     }

@@ -1,6 +1,6 @@
-//! Routes from one peer, until the last is in the table.
+//! Measures the time until the routes of one peer are in the speaker's table.
 //!
-//! A marker, sent last and the only route passed on, says that all before it was done.
+//! A marker, sent last and the only exported route, shows that all routes before it have been processed.
 
 use super::config::{Neighbour, Role, Setup};
 use super::daemon::{Daemon, Kind};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
 const FEEDER: usize = 1;
 const OBSERVER: usize = 2;
-/// What was taken only for the work is given back, or not, within this time.
+/// Time for the speaker to free memory that it needed only temporarily.
 const REST: Duration = Duration::from_secs(1);
 
 struct Taken {

@@ -1,4 +1,4 @@
-//! Routes of one client reflected to others, until the last client has the last route.
+//! Measures reflection of one client's routes to the other clients, until the last client has the last route.
 
 use super::config::{Neighbour, Role, Setup};
 use super::daemon::{Daemon, Kind};
@@ -9,7 +9,7 @@ use super::session::{LONG_HOLD, Peer};
 use crate::namespace::Result;
 use std::sync::Arc;
 
-/// Routes and clients.
+/// Numbers of routes and clients.
 const SIZES: [(usize, usize); 3] = [(10_000, 5), (10_000, 50), (100_000, 50)];
 const FEEDER: usize = 1;
 

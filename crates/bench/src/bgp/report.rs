@@ -1,4 +1,4 @@
-//! A table with a column for each speaker.
+//! Collects the results and prints them in a table with a column for each speaker.
 
 use super::daemon::{Daemon, Kind};
 use crate::measure::{table, times};
@@ -7,26 +7,27 @@ use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Short measurements are taken this many times, the speakers in turn, and the best counts: others disturb only upwards.
+/// Number of repetitions of a short measurement, alternating between speakers. The best result counts, since
+/// disturbances only add time.
 pub const ROUNDS: usize = 3;
-/// What takes longer is taken once.
+/// Measurements that take longer are not repeated.
 const LONG: Duration = Duration::from_secs(5);
-/// What takes longer is not waited for.
+/// Measurements that take longer are abandoned.
 pub const LIMIT: Duration = Duration::from_secs(25);
 
-/// One figure of each speaker.
+/// One figure for each speaker.
 pub type Cells = Vec<Cell>;
 
 #[derive(Clone, Copy)]
 pub enum Cell {
     Is(f64),
-    /// Given up.
+    /// Abandoned after the time limit.
     Over,
-    /// There is no such thing.
+    /// Not available for this speaker.
     Absent,
 }
 
-/// Measures the speakers in turn. Nothing: it took too long, or failed.
+/// Measures the speakers in turn and returns the best result of each; `None` if it took too long or failed.
 pub fn in_turn<T>(
     kinds: &[Kind],
     rounds: usize,
@@ -48,7 +49,7 @@ pub fn in_turn<T>(
                     if *kind == Kind::Tortie {
                         return Err(what.into());
                     }
-                    // The others are worth measuring all the same.
+                    // A failure of another speaker does not stop the benchmark.
                     eprintln!("tortie-bench: {what}");
                     None
                 }
@@ -61,23 +62,23 @@ pub fn in_turn<T>(
     Ok(best)
 }
 
-/// The figures of one kind that were measured; speakers that were not measured have none.
+/// Extracts one figure from each result. Speakers that were not measured are absent.
 pub fn cells<T>(taken: &[Option<T>], figure: impl Fn(&T) -> f64) -> Cells {
     let of = |taken: &Option<T>| taken.as_ref().map_or(Cell::Over, |taken| Cell::Is(figure(taken)));
     let there = taken.iter().map(of);
     there.chain(std::iter::repeat(Cell::Absent)).take(Kind::ALL.len()).collect()
 }
 
-/// What a piece of work took.
+/// Cost of a piece of work.
 #[derive(Clone, Copy)]
 pub struct Effort {
     pub time: Duration,
     pub processor: Duration,
-    /// Processor time of the generator: this program.
+    /// CPU time of the generator, which is this program.
     pub generator: Duration,
 }
 
-/// The beginning of a piece of work.
+/// Clock and CPU times at the beginning of a piece of work.
 pub struct Start {
     pub at: Instant,
     processor: Duration,
@@ -90,7 +91,7 @@ impl Start {
         Ok(Start { generator: own_time(), processor, at: Instant::now() })
     }
 
-    /// It has ended just now.
+    /// Returns the cost of work that ends now.
     pub fn effort(&self, daemon: &Daemon) -> io::Result<Effort> {
         self.effort_until(Instant::now(), daemon)
     }
@@ -119,7 +120,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A line of figures, and how many times ours those of others are.
+    /// Adds a row of figures, with the ratio of each other speaker's figure to Tortie's.
     pub fn line(&mut self, what: &str, cells: &Cells, format: impl Fn(f64) -> String) {
         let ours = cells.first().copied();
         let text = |(column, cell): (usize, &Cell)| match (*cell, ours) {
@@ -133,7 +134,7 @@ impl Report {
         self.rows.push([what.to_owned()].into_iter().chain(cells.iter().enumerate().map(text)).collect());
     }
 
-    /// How many times the first figures these are.
+    /// Adds a row with the ratio of these figures to the first ones.
     pub fn growth(&mut self, what: &str, now: &Cells, first: &Cells) {
         let text = |(now, first): (&Cell, &Cell)| match (now, first) {
             (Cell::Is(now), Cell::Is(first)) if *first > 0.0 => times(now / first),
@@ -142,7 +143,7 @@ impl Report {
         self.rows.push([what.to_owned()].into_iter().chain(now.iter().zip(first).map(text)).collect());
     }
 
-    /// The usual lines about a piece of work.
+    /// Adds the standard rows for a piece of work: time, growth, CPU time, generator load.
     pub fn effort(&mut self, what: &str, taken: &[Option<Effort>], first: &mut Option<Cells>) {
         let time = cells(taken, |effort| effort.time.as_secs_f64());
         self.line(what, &time, seconds);
@@ -155,7 +156,7 @@ impl Report {
         self.shares("- generator busy", &cells(taken, busy));
     }
 
-    /// A line of parts of a whole, which are not compared.
+    /// Adds a row of percentages, without ratios.
     pub fn shares(&mut self, what: &str, cells: &Cells) {
         let text = |cell: &Cell| match cell {
             Cell::Is(value) => format!("{:.0} %", value * 100.0),

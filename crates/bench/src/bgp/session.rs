@@ -1,4 +1,4 @@
-//! Peers of the speaker: they send what they are given and count what they are sent, and do as little else as possible.
+//! Minimal BGP peers that send prepared messages and count the routes they receive.
 
 use super::place::{ASN, SPEAKER};
 use crate::namespace::Result;
@@ -14,22 +14,22 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 
 const HEADER: usize = 19;
-/// How long a speaker may take to listen, or to be ready for a session again.
+/// Time limit for a speaker to listen, or to accept a new session.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(50);
-/// How long an answer may take. A speaker that is called by many at once loses some calls.
+/// Time limit for a single attempt. A speaker that receives many connections at once drops some.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Nothing but updates keeps a session up that is busy for long.
+/// Hold time for sessions on which a busy speaker sends only UPDATE messages for a long time.
 pub const LONG_HOLD: u16 = 240;
 
-/// A session that is up. It ends, without a word, when dropped.
+/// An established session. Dropping it closes the connection without a NOTIFICATION.
 pub struct Peer {
     write: Arc<Mutex<OwnedWriteHalf>>,
     heard: Arc<Heard>,
     tasks: [JoinHandle<()>; 2],
 }
 
-/// Routes that were announced and withdrawn, repetitions included.
+/// Number of announced and withdrawn routes, including repetitions.
 #[derive(Default)]
 struct Heard {
     announced: AtomicUsize,
@@ -50,12 +50,12 @@ impl Peer {
         self.write.lock().await.write_all(bytes).await
     }
 
-    /// How many routes have been announced so far, and withdrawn.
+    /// Returns the numbers of announced and withdrawn routes so far.
     pub fn heard(&self) -> (usize, usize) {
         (self.heard.announced.load(Ordering::Relaxed), self.heard.withdrawn.load(Ordering::Relaxed))
     }
 
-    /// Waits until so many routes have been announced. Says whether that happened in time.
+    /// Waits until `routes` routes have been announced. Returns false if the deadline passes first.
     pub async fn announced(&self, routes: usize, deadline: Instant) -> bool {
         self.until(|heard| heard.announced.load(Ordering::Relaxed) >= routes, deadline).await
     }
@@ -96,7 +96,7 @@ async fn listen(mut read: OwnedReadHalf, heard: Arc<Heard>) {
 async fn keep_up(write: Arc<Mutex<OwnedWriteHalf>>, hold: u16) {
     loop {
         tokio::time::sleep(Duration::from_secs(u64::from(hold / 3))).await;
-        // Who is sending needs no keepalive.
+        // A locked writer is sending UPDATE messages, which replace the keepalive.
         if let Ok(mut write) = write.try_lock()
             && write.write_all(&message(4, &[])).await.is_err()
         {
@@ -105,7 +105,8 @@ async fn keep_up(write: Arc<Mutex<OwnedWriteHalf>>, hold: u16) {
     }
 }
 
-/// How many IPv4 routes the whole messages announce and withdraw, and how many bytes those are.
+/// Returns the numbers of announced and withdrawn IPv4 routes in the complete messages, and the length of those
+/// messages.
 fn count(buffer: &[u8]) -> (usize, usize, usize) {
     let (mut announced, mut withdrawn, mut used) = (0, 0, 0);
     while let Some(rest) = buffer.get(used..).filter(|rest| rest.len() >= HEADER) {
@@ -160,7 +161,7 @@ async fn attempt(source: Ipv4Addr, hold: u16) -> Result<TcpStream> {
         ],
     };
     stream.write_all(&encode_message(&Message::Open(open))?).await?;
-    // Its OPEN and its KEEPALIVE say that it has taken ours.
+    // The speaker's OPEN and KEEPALIVE confirm that it accepted the session.
     for expected in [1, 4] {
         let mut header = [0; HEADER];
         stream.read_exact(&mut header).await?;

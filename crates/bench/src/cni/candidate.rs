@@ -1,4 +1,4 @@
-//! A way to attach pods: which program is called, where, with what configuration.
+//! A CNI plugin to measure: its program, host namespace and configuration.
 
 use crate::measure::Latencies;
 use crate::namespace::{Result, check, enter};
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 pub struct Candidate<'a> {
     pub program: PathBuf,
-    /// The host's namespace.
+    /// Network namespace of the host.
     pub host: PathBuf,
     pub config: String,
-    /// The interface it makes in pods: those that stay have one of each candidate.
+    /// Interface name in pods. Existing pods have one interface per candidate.
     pub ifname: &'static str,
-    /// Whose processes work for it besides the plugin's.
+    /// Node whose processes work for the plugin; their CPU time is counted.
     pub node: Option<&'a Node>,
 }
 
-/// What many calls took: each, together, and of the processors.
+/// Results of many calls: each latency, the elapsed time and the CPU time.
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
     pub each: Latencies,
@@ -40,14 +40,14 @@ impl Phase {
         self.each.0.len() as f64 / self.time.as_secs_f64()
     }
 
-    /// Seconds on a processor for each call.
+    /// Returns the CPU seconds per call.
     pub fn processor(&self) -> f64 {
         self.processor.as_secs_f64() / self.each.0.len() as f64
     }
 }
 
 impl Candidate<'_> {
-    /// The same for all pods, so many at once.
+    /// Calls the plugin with the command for all pods, `at_once` of them concurrently.
     pub fn call_all(&self, command: &str, pods: &[PathBuf], at_once: usize) -> Result<Phase> {
         let processor = self.processor_time()?;
         let start = Instant::now();
@@ -70,7 +70,7 @@ impl Candidate<'_> {
         Ok(Phase { each, time, processor: self.processor_time()?.saturating_sub(processor) })
     }
 
-    /// One after the other, without a pod.
+    /// Calls the plugin repeatedly without a pod.
     pub fn call_often(&self, command: &str, times: usize) -> Result<Latencies> {
         let caller = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
@@ -82,7 +82,7 @@ impl Candidate<'_> {
         caller.map(Latencies)
     }
 
-    /// From the start of the plugin to its end.
+    /// Calls the plugin and returns the time from its start to its exit.
     fn call(&self, command: &str, pod: Option<&PathBuf>) -> Result<Duration> {
         check()?;
         let container = pod.map_or_else(String::new, |pod| container_id(pod));
@@ -99,7 +99,7 @@ impl Candidate<'_> {
             .stderr(Stdio::null())
             .spawn()?;
         if let Some(mut input) = child.stdin.take() {
-            // VERSION is answered without reading the configuration; any other failure shows in the exit code.
+            // VERSION does not read its configuration. Any other failure shows in the exit code.
             let _ = input.write_all(self.config.as_bytes());
         }
         let output = child.wait_with_output()?;
@@ -116,7 +116,7 @@ impl Candidate<'_> {
     }
 }
 
-/// As runtimes make them up: no two begin alike.
+/// Returns a container id. Ids of different pods differ in their first characters, like those of runtimes.
 fn container_id(pod: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     pod.hash(&mut hasher);

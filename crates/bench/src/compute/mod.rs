@@ -1,10 +1,10 @@
-//! From the datastore to a node's plan, in the shapes that Felix's own benchmarks of its calculation graph use, beside the
-//! figures published for it. Those were taken on a laptop (i9-8950HK).
+//! Measures the computation from the datastore to a node's plan, with the workloads of Felix's calculation graph
+//! benchmarks and the figures published for it, which were measured on a laptop (i9-8950HK).
 //!
-//! Both take decoded entries and give changes of the plan; both end with the node's own endpoints being deleted again. Felix's
-//! entries have been checked and their addresses parsed before, ours have not: the time is therefore given with and without the
-//! checking. Memory is the heap that `Compute` holds when everything is there, and beside it what the process has resident
-//! more than before, which counts what was needed on the way too.
+//! Both take decoded entries and produce plan updates, and both end with deleting the node's own endpoints. Felix's
+//! entries are validated and their addresses parsed beforehand, Tortie's are not; therefore the time is given with and
+//! without validation. Memory is the heap that `Compute` holds when all entries are loaded, and the growth of the
+//! resident size, which includes temporary allocations.
 
 mod shapes;
 
@@ -17,10 +17,10 @@ use tortie_compute::{Compute, Environment};
 use tortie_model::Value;
 
 const ROUNDS: usize = 3;
-/// How often each kind of change is made.
+/// Number of changes of each kind.
 const CHANGES: usize = 500;
 
-/// What one run gave.
+/// Result of one run.
 #[derive(Clone, Debug)]
 struct Run {
     seconds: f64,
@@ -29,7 +29,7 @@ struct Run {
     resident: f64,
     policies: usize,
     sets: usize,
-    /// For each kind of change the median and the 99th percentile, in nanoseconds.
+    /// Median and 99th percentile of each kind of change, in nanoseconds.
     changes: Vec<[f64; 2]>,
 }
 
@@ -103,10 +103,10 @@ fn row_of_whole(shape: &Shape, run: &Run, smaller: Option<(usize, &Run)>) -> Vec
     ]
 }
 
-/// Names the shape that this process is to measure.
+/// Environment variable that names the shape that this process measures.
 const CHILD: &str = "TORTIE_BENCH_COMPUTE_SHAPE";
 
-/// Memory that one shape leaves behind would help the next.
+/// Measures a shape in a child process, since memory freed by one shape would help the next.
 fn in_a_process_of_its_own(shape: &Shape) -> Result<Run, Box<dyn std::error::Error>> {
     let output = Command::new(std::env::current_exe()?).arg("compute").env(CHILD, shape.name).output()?;
     let text = String::from_utf8(output.stdout)?;
@@ -143,7 +143,7 @@ fn measure(shape: &Shape) -> Run {
     let (live, resident) = (heap::live(), self::resident());
     let (mut seconds, mut checking) = (0.0, 0.0);
     let mut own = Vec::new();
-    // The entries are made in portions and gone before the next: they are not ours to keep.
+    // Entries are created in batches and dropped before the next one, so that they do not count as memory.
     (shape.entries)(shape.size, &mut |entries| {
         seconds += timed(|| entries.iter().for_each(|(key, value)| compute.put(key, value)));
         checking += timed(|| entries.iter().for_each(check));
@@ -161,7 +161,7 @@ fn measure(shape: &Shape) -> Run {
     Run { seconds, checking, live, resident, policies: totals.active_policies, sets: totals.sets, changes }
 }
 
-/// The processor time of one change at a time, each delivered in full before the next.
+/// Returns the CPU time quantiles of single changes, each flushed before the next.
 fn quantiles(compute: &mut Compute, change: &dyn Fn(usize) -> Entry) -> [f64; 2] {
     let mut all = Latencies::default();
     for n in 0..CHANGES {
@@ -175,7 +175,7 @@ fn quantiles(compute: &mut Compute, change: &dyn Fn(usize) -> Entry) -> [f64; 2]
     [0.5, 0.99].map(|quantile| all.quantile(quantile).as_secs_f64() * 1e9)
 }
 
-/// Seconds until there is a result; to throw it away is not counted.
+/// Returns the CPU seconds that `work` takes, without dropping its result.
 fn timed<T>(work: impl FnOnce() -> T) -> f64 {
     let start = now();
     let result = std::hint::black_box(work());
@@ -190,7 +190,7 @@ fn check((_, value): &Entry) {
     }
 }
 
-/// Megabytes of memory that this process has.
+/// Returns the resident memory of this process in megabytes.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: f64 = text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Clusters of a given size.
+//! Generates datastore contents of given sizes.
 
 use std::collections::BTreeMap;
 use tortie_model::kinds::{
@@ -18,24 +18,25 @@ const MARKERS: usize = 29;
 const LOCAL: usize = 200;
 const OWN_TENANTS: usize = 100;
 
-/// Takes the entries of one batch.
+/// Callback that receives a batch of entries.
 pub type Feed<'a> = dyn FnMut(&[Entry]) + 'a;
 
 pub struct Shape {
     pub name: &'static str,
-    /// Shapes of one family differ in size alone.
+    /// Shapes of one family differ only in size.
     pub family: &'static str,
     pub size: usize,
     /// Seconds and megabytes published for Felix.
     pub felix: (Option<f64>, Option<f64>),
     pub entries: fn(usize, &mut Feed<'_>),
-    /// What comes when all that is there, in the order of [`CHANGES`]; each is made many times.
+    /// Generators of the changes made after loading, in the order of [`CHANGES`]. Each is called many times.
     pub changes: fn(usize) -> [Change; 4],
 }
 
 pub type Change = Box<dyn Fn(usize) -> Entry>;
 
-/// An endpoint of another node comes, one that is there gets another label, a policy in force gets other rules, a policy comes.
+/// Kinds of changes: a new endpoint on another node, a new label on an existing endpoint, new rules in an active
+/// policy, a new policy.
 pub const CHANGES: [&str; 4] = ["new endpoint", "new label", "changed policy", "new policy"];
 
 const fn shape(
@@ -78,7 +79,8 @@ pub const ALL: [Shape; 8] = [
     },
 ];
 
-/// Remote endpoints with six labels each, 200 local ones, 10,000 policies of five rules: 29 distinct sets.
+/// Generates remote endpoints with six labels each, 200 local ones, and 10,000 policies of five rules: 29 distinct
+/// sets.
 fn by_label(endpoints: usize, put: &mut Feed<'_>) {
     portions(10_000, &label_policy, put);
     portions(NAMESPACES, &namespace, put);
@@ -86,7 +88,7 @@ fn by_label(endpoints: usize, put: &mut Feed<'_>) {
     portions(LOCAL, &|n| labelled(HOST, n, endpoints + n), put);
 }
 
-/// A policy for each network set; a tenth of the sets have 100 nets, a tenth 1,000.
+/// Generates a policy for each network set. A tenth of the sets have 100 nets, a tenth 1,000.
 fn by_network_set(sets: usize, put: &mut Feed<'_>) {
     portions(NAMESPACES, &namespace, put);
     portions(10_000, &|n| labelled("remotehost", n, n), put);
@@ -95,7 +97,7 @@ fn by_network_set(sets: usize, put: &mut Feed<'_>) {
     portions(LOCAL, &|n| labelled(HOST, n, 10_000 + n), put);
 }
 
-/// A namespace, a policy and a pod for each tenant; 100 pods are here.
+/// Generates a namespace, a policy and a pod for each tenant. 100 pods are local.
 fn tenants(count: usize, put: &mut Feed<'_>) {
     let stride = count / OWN_TENANTS;
     portions(count, &|n| isolation(n, "isolation", 53), put);
@@ -139,7 +141,7 @@ fn label_policy(n: usize) -> Entry {
     label_policy_of(n, n)
 }
 
-/// The rules are about the markers from `first` on.
+/// Builds a policy whose rules select the markers from `first` on.
 fn label_policy_of(n: usize, first: usize) -> Entry {
     let spec = GlobalNetworkPolicySpec {
         selector: format!("has({})", marker(n)),
@@ -212,7 +214,7 @@ fn network_set_policy_of(n: usize, set: usize) -> Entry {
     entry(GlobalNetworkPolicy::new(meta("", format!("network-set-pol-{n}"), BTreeMap::new()), spec))
 }
 
-/// Pods of a tenant talk to each other, and to a name server at this port.
+/// Builds a policy that allows traffic between a tenant's pods and to a DNS server at `port`.
 fn isolation(n: usize, name: &str, port: usize) -> Entry {
     let same = || EntityRule {
         namespace_selector: format!("projectcalico.org/name == 'customer-{n}'"),
@@ -261,7 +263,7 @@ fn tenant_pod(host: &str, n: usize) -> Entry {
     pod(host, &namespace, &name, n, labels)
 }
 
-/// Fifteen labels, five of which no other pod has.
+/// Returns names and fifteen labels of a tenant's pod, five of which are unique to the pod.
 fn tenant_names(n: usize) -> Named {
     let one_of = |values: &[&str]| values[n % values.len()].to_owned();
     let labels = [
@@ -288,7 +290,7 @@ fn tenant_names(n: usize) -> Named {
     }
 }
 
-/// Digits that look random and are the same every time.
+/// Returns a reproducible string that looks random.
 fn text(seed: usize, length: usize) -> String {
     let mut state = (seed as u64).wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut digit = || {
@@ -298,7 +300,7 @@ fn text(seed: usize, length: usize) -> String {
     (0..length).map(|_| digit()).collect()
 }
 
-/// Endpoints of other nodes are members of sets in use, whatever their marker is.
+/// Changes for the label workload. Remote endpoints are members of active sets, whatever their marker.
 fn changes_by_label(_: usize) -> [Change; 4] {
     [
         Box::new(|n| labelled("remotehost", 10_000_000 + n, 5_000_000 + n)),
@@ -308,7 +310,7 @@ fn changes_by_label(_: usize) -> [Change; 4] {
     ]
 }
 
-/// Policies are about all endpoints, each with a set of its own.
+/// Changes for the network set workload. Policies apply to all endpoints, and each has its own set.
 fn changes_by_network_set(sets: usize) -> [Change; 4] {
     let [new_endpoint, new_label, ..] = changes_by_label(sets);
     let changed_policy = Box::new(move |n| network_set_policy_of(n % sets, (n + 1) % sets));
@@ -320,7 +322,7 @@ fn changes_by_network_set(sets: usize) -> [Change; 4] {
     ]
 }
 
-/// Endpoints and policies of the tenants that have pods here.
+/// Changes to endpoints and policies of tenants with local pods.
 fn changes_of_tenants(count: usize) -> [Change; 4] {
     let stride = count / OWN_TENANTS;
     let tenant = move |n: usize| n % OWN_TENANTS * stride;
@@ -339,7 +341,7 @@ fn changes_of_tenants(count: usize) -> [Change; 4] {
     ]
 }
 
-/// Whether an entry is an endpoint of the node that computes.
+/// Returns whether an entry is an endpoint of the local node.
 pub fn is_own((_, value): &Entry) -> bool {
     matches!(value, Value::Resource(Resource::WorkloadEndpoint(endpoint)) if endpoint.spec.node == HOST)
 }

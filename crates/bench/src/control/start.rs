@@ -1,5 +1,5 @@
-//! The controllers on a real API server: how long until they have heard of everything and scanned all addresses, what they ask
-//! for meanwhile and afterwards, and how long leaked addresses stay.
+//! Measures the controllers on a real API server: the time until they have read everything and scanned all addresses,
+//! their requests until then and when idle, and the time until leaked addresses are released.
 
 use crate::measure::{table, time};
 use crate::namespace::{Result, check};
@@ -20,13 +20,13 @@ use tortie_store::{Client, Config};
 use tortie_testkit::{ApiServer, CalicoGroup, free_port};
 
 const NODES: u32 = 1_000;
-/// Another number of nodes.
+/// Environment variable that overrides the number of nodes.
 const NODES_VARIABLE: &str = "TORTIE_BENCH_NODES";
-/// Of each node.
+/// Allocated addresses of each node.
 const ADDRESSES: u32 = 50;
-/// Of which so many are pods'; the others belong to what is no pod and can never be leaks.
+/// Addresses that belong to pods. The others do not, and are never considered leaked.
 const PODS: u32 = 10;
-/// Addresses of pods that are gone, on nodes that are there.
+/// Number of addresses of nonexistent pods on existing nodes.
 const LEAKS: u32 = 100;
 const GRACE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ fn measure() -> Result<()> {
     until("scan all addresses", || Ok(metric(port, "tortie_controllers_gc_scans_total")? >= 1.0))?;
     let (synced, first) = (began.elapsed(), server.requests_of_node().len());
     let memory = process.memory()?;
-    // What they write at the beginning is over by then.
+    // The initial writes are finished by then.
     std::thread::sleep(GRACE);
     let settled = server.requests_of_node().len();
     std::thread::sleep(IDLE);
@@ -121,7 +121,7 @@ fn start(server: &ApiServer) -> Result<Process> {
     Ok(Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
 }
 
-/// Nodes, pods, a pool and the configuration.
+/// Creates nodes, pods, a pool and the configuration.
 fn fill(server: &ApiServer, nodes: u32, metrics_port: u16) {
     let group = format!("/apis/{}", CalicoGroup::V3.api_version());
     let object = |kind: &str, name: &str, spec: Json| json!({"apiVersion": CalicoGroup::V3.api_version(), "kind": kind, "metadata": {"name": name}, "spec": spec});
@@ -163,7 +163,7 @@ fn address(node: u32, place: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0000 + node * 64 + place)
 }
 
-/// A block for each node, with all its addresses.
+/// Writes one block with all its addresses for each node.
 async fn write_blocks(client: &Client, nodes: u32) -> Result<()> {
     let mut writing = JoinSet::new();
     for number in 0..nodes {
@@ -201,7 +201,7 @@ async fn write_blocks(client: &Client, nodes: u32) -> Result<()> {
 
 const LEAKED: &str = "k8s-pod-network.leaked";
 
-/// Addresses of pods that there never were.
+/// Allocates addresses for pods that never existed.
 async fn leak(client: &Client, count: u32) -> Result<Allocator> {
     let allocator = Allocator::new(client.clone(), Owner::host(&node_name(0)));
     for number in 0..count {
@@ -215,7 +215,7 @@ async fn leak(client: &Client, count: u32) -> Result<Allocator> {
     Ok(allocator)
 }
 
-/// What the controllers say of themselves; nothing before they say anything.
+/// Returns a metric of the controllers; 0 if it is not reported yet.
 fn metric(port: u16, name: &str) -> Result<f64> {
     let output = Command::new("curl").args(["-s", &format!("http://127.0.0.1:{port}/metrics")]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

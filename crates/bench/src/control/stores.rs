@@ -1,4 +1,4 @@
-//! kube-apiserver on our store and on the etcd that it is made for: the same requests, one after the other on either.
+//! Compares kube-apiserver on Tortie's datastore and on the etcd version it is built for, with the same requests.
 
 use crate::measure::{Latencies, table, time, times};
 use crate::namespace::{Result, check};
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use tortie_testkit::{ApiServer, Backing, Call, Upkeep, resident};
 
 const PODS: usize = 5_000;
-/// Another number of pods.
+/// Environment variable that overrides the number of pods.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_PODS";
 const BATCH: usize = 500;
 const AT_A_TIME: usize = 16;
 const COLLECTION: &str = "/api/v1/namespaces/ns/pods";
 
-/// What is done with every pod.
+/// Requests made for every pod.
 const LOADS: [&str; 5] = ["create", "patch", "get", "list 500 from the store", "delete"];
 
-/// One load on one store.
+/// Result of one load on one store.
 struct Measured {
     a_second: f64,
     latencies: Latencies,
@@ -28,7 +28,7 @@ struct Measured {
 
 struct Side {
     loads: Vec<Measured>,
-    /// Bytes.
+    /// In bytes.
     memory: u64,
     disk: u64,
 }
@@ -127,12 +127,12 @@ fn call(load: &str, number: usize) -> Call {
         "patch" => Call::merge(&path, json!({"metadata": {"labels": {"app": format!("a{number}")}}})),
         "get" => Call::get(&path),
         "delete" => Call::delete(&format!("{path}?gracePeriodSeconds=0")),
-        // In pages, and so not from the API server's cache.
+        // A paginated list is not served from the watch cache.
         _ => Call::get(&format!("{COLLECTION}?limit=500")),
     }
 }
 
-/// What the files of a directory take on disk.
+/// Returns the disk usage of a directory in bytes.
 fn size(dir: &Path) -> std::io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;

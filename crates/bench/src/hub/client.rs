@@ -1,5 +1,5 @@
-//! Clients of a hub that do what the protocol asks for, and note when each change comes. They do not decode what it says, except
-//! for the first of them: thousands of real nodes have thousands of processors.
+//! Hub clients that follow the protocol and record when each change arrives. Only the first one decodes the changes:
+//! thousands of real nodes would have thousands of CPUs for it.
 
 use crate::namespace::Result;
 use bytes::{Bytes, BytesMut};
@@ -15,11 +15,11 @@ use tortie_hub::protocol::{
     FromHub, Hello, MAGIC, MOST_FROM_HUB, NEWEST, OLDEST, Position, from_client, from_hub, unframe,
 };
 
-/// Longer than anything takes.
+/// Time limit for any wait.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Frames of changes that can be noted.
+/// Maximum number of change frames that can be recorded.
 const MOST: usize = 100_000;
-/// Connections that are opened at a time, so that the queue of the listener does not overflow.
+/// Connections opened concurrently, limited so that the listen queue does not overflow.
 const AT_ONCE: usize = 100;
 
 pub struct Clients {
@@ -30,12 +30,12 @@ pub struct Clients {
 
 struct Shared {
     start: Instant,
-    /// Clients that have everything.
+    /// Number of clients that have received the complete snapshot.
     following: AtomicUsize,
     received: AtomicU64,
-    /// By sequence number: how many clients have it, and when the last of them got it, in nanoseconds from the start.
+    /// By sequence number: how many clients received it, and when the last one did, in nanoseconds from the start.
     arrivals: Vec<(AtomicUsize, AtomicU64)>,
-    /// By revision, from the client that decodes.
+    /// Sequence number by revision, from the client that decodes.
     sequences: Mutex<HashMap<u64, u64>>,
     positions: Vec<Mutex<Option<Position>>>,
 }
@@ -60,18 +60,18 @@ impl Clients {
         for number in 0..self.count {
             let (shared, room) = (self.shared.clone(), room.clone());
             self.tasks.spawn(async move {
-                // Whoever cannot connect does not follow, which is noticed.
+                // A client that fails to connect never follows, which `follow` reports.
                 let _ = converse(&shared, number, hub, room).await;
             });
         }
     }
 
-    /// Returns when all have everything.
+    /// Waits until all clients have received the complete snapshot.
     pub async fn follow(&self) -> Result<()> {
         self.wait("follow", || self.shared.following.load(Ordering::Relaxed) == self.count).await
     }
 
-    /// All at once.
+    /// Disconnects all clients and reconnects them at once.
     pub async fn reconnect(&mut self, hub: SocketAddr) -> Result<()> {
         self.tasks.shutdown().await;
         self.shared.following.store(0, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Clients {
         self.shared.received.load(Ordering::Relaxed)
     }
 
-    /// When the last client had the change with this revision.
+    /// Waits until all clients have received the change with this revision and returns the last arrival time.
     pub async fn last_arrival(&self, revision: u64) -> Result<Instant> {
         let sequence =
             || self.shared.sequences.lock().unwrap_or_else(PoisonError::into_inner).get(&revision).copied();
@@ -111,7 +111,7 @@ impl Clients {
     }
 }
 
-/// The first word of a client.
+/// Builds the first message of a client.
 pub fn hello(number: usize, position: Option<Position>) -> Bytes {
     let hello = Hello {
         magic: MAGIC,

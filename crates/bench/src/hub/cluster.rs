@@ -1,4 +1,4 @@
-//! A real etcd with the records of a cluster, and hubs on it.
+//! Runs a real etcd filled with the records of a cluster, and hubs on it.
 
 use super::{CHANGES, PAUSE};
 use crate::namespace::Result;
@@ -17,7 +17,7 @@ use tortie_testkit::free_port;
 pub const ENDPOINTS: usize = 10_000;
 pub const POLICIES: usize = 1_000;
 pub const NODES: usize = 500;
-/// Entries that are written together.
+/// Number of entries written in one transaction.
 const BATCH: usize = 100;
 
 pub struct Cluster {
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(self.server.processor_time()?)
     }
 
-    /// Bytes that etcd has sent to its clients.
+    /// Returns the number of bytes that etcd has sent to its clients.
     pub async fn etcd_sent(&self) -> Result<u64> {
         let address = self.server.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await?;
@@ -78,7 +78,7 @@ impl Cluster {
         Ok(Hub { process: ready(&mut command)?, address: ([127, 0, 0, 1], port).into() })
     }
 
-    /// Writes endpoints anew, as fast as the run wants it; the revisions, and when each was there.
+    /// Rewrites endpoints at the configured rate. Returns the revision and time of each write.
     pub async fn changes(&self) -> Result<Vec<(u64, Instant)>> {
         let mut written = Vec::with_capacity(CHANGES);
         for number in 0..CHANGES {
@@ -88,7 +88,7 @@ impl Cluster {
         Ok(written)
     }
 
-    /// Writes an endpoint anew; the revision.
+    /// Rewrites an endpoint and returns the revision.
     async fn change(&self, number: usize) -> Result<u64> {
         let (key, value) = endpoint(number % ENDPOINTS, number + 1)?;
         let entry = self.client.apply(&key, &value, None).await?;
@@ -96,7 +96,7 @@ impl Cluster {
     }
 }
 
-/// Everything that nodes read.
+/// Returns everything that nodes read.
 pub fn entries() -> Result<Vec<(Key, Value)>> {
     (0..ENDPOINTS).map(|number| endpoint(number, 0)).chain((0..POLICIES).map(policy)).collect()
 }
@@ -108,7 +108,7 @@ fn entry(kind: Kind, object: Json) -> Result<(Key, Value)> {
 }
 
 fn endpoint(number: usize, version: usize) -> Result<(Key, Value)> {
-    // The pods of a namespace are on many nodes, and a node has pods of many namespaces.
+    // The pods of a namespace are spread over many nodes, and a node has pods of many namespaces.
     let place = (31 * number + number / 100) % NODES;
     let (node, namespace) = (format!("node-{place}"), format!("ns-{}", number % 100));
     let pod = format!("pod-{number}");

@@ -1,4 +1,5 @@
-//! As many clients of etcd itself, each with a connection and one watch over everything: less than a node without a hub needs.
+//! Clients that watch etcd directly, each with one connection and one watch over all keys, which is less than a node
+//! without a hub needs.
 
 use crate::namespace::Result;
 use std::collections::HashMap;
@@ -12,18 +13,18 @@ use tortie_etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use tortie_etcd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// Connections that are opened at a time.
+/// Connections opened concurrently.
 const AT_ONCE: usize = 100;
 
 pub struct Watchers {
     count: usize,
-    /// By revision: how many have it, and when the last of them got it.
+    /// By revision: how many watchers received it, and when the last one did.
     arrivals: Arc<Mutex<HashMap<i64, (usize, Instant)>>>,
     _tasks: JoinSet<()>,
 }
 
 impl Watchers {
-    /// Returns when all watch.
+    /// Opens the watches and returns when all are established.
     pub async fn start(endpoint: &str, count: usize) -> Result<Watchers> {
         let arrivals: Arc<Mutex<HashMap<i64, (usize, Instant)>>> = Arc::default();
         let mut tasks = JoinSet::new();
@@ -57,7 +58,7 @@ impl Watchers {
 }
 
 type Stream = tonic::Streaming<tortie_etcd_proto::etcdserverpb::WatchResponse>;
-/// The requests must stay open for as long as the answers.
+/// The request stream must stay open as long as the responses are read.
 type Opened = (Stream, tokio::sync::mpsc::Sender<WatchRequest>);
 
 async fn open(endpoint: String) -> Result<Opened> {

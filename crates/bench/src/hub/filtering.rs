@@ -1,5 +1,5 @@
-//! What would be saved if a hub sent each node only what it needs: the policies that select something there, and the endpoints
-//! that those refer to. To know that is the computation of the node itself, which the hub would do for each.
+//! Estimates the savings if a hub sent each node only what it needs: the policies that select local endpoints, and the
+//! endpoints that those refer to. To determine this, the hub would have to run the computation of every node.
 
 use super::cluster::{self, NODES};
 use crate::heap;
@@ -13,7 +13,7 @@ use tortie_hub::protocol::{Changes, Payload, Record, from_hub};
 use tortie_model::{Key, Kind, Value};
 use tortie_plan::{Member, Plan};
 
-/// Nodes that are looked at.
+/// Number of nodes in the sample.
 const SAMPLE: usize = 10;
 
 pub fn measure() -> Result<()> {
@@ -63,7 +63,7 @@ pub fn measure() -> Result<()> {
     Ok(())
 }
 
-/// The addresses that policies of a node refer to.
+/// Returns the addresses that the policies of a node refer to.
 fn referred(plan: &Plan) -> BTreeSet<IpAddr> {
     let members = plan.sets.values().flat_map(|set| &set.members);
     let address = |member: &Member| match member {
@@ -94,7 +94,7 @@ fn needs(node: &str, plan: &Plan, referred: &BTreeSet<IpAddr>, key: &Key, value:
     }
 }
 
-/// As hubs send it.
+/// Returns the size of the entries as a hub sends them.
 fn compressed<'a>(entries: impl Iterator<Item = &'a (Key, Value)>) -> usize {
     let record = |(key, value): &(Key, Value)| Record {
         key: key.to_string(),

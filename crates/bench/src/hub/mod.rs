@@ -1,6 +1,6 @@
-//! One hub with thousands of clients, beside as many direct watches on the same etcd: memory and processor time of whoever serves
-//! them, the time until the last of them has a change, snapshots for all, and all of them reconnecting at once. Then the same
-//! changes beside clients that do not read, and what filtering would save.
+//! Compares one hub that serves thousands of clients with as many direct watches on the same etcd: memory and CPU time
+//! of the server, the time until the last client has a change, snapshots, and simultaneous reconnection of all clients.
+//! Then repeats the changes next to clients that do not read, and estimates the savings of filtering.
 
 mod client;
 mod cluster;
@@ -18,14 +18,14 @@ use direct::Watchers;
 use slow::SlowClients;
 use std::time::{Duration, Instant};
 
-/// `TORTIE_BENCH_CLIENTS=100,200` asks for others, for a first look.
+/// Numbers of clients. `TORTIE_BENCH_CLIENTS=100,200` overrides them for a quick run.
 const CLIENTS: &[usize] = &[1_000, 2_000, 5_000];
-/// Changes of a run, and how fast they come.
+/// Number of changes in a run, and the delay between them.
 const CHANGES: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Clients that read nothing, and as many that read a byte a second.
+/// Number of clients that read nothing, and of those that read one byte per second.
 const SLOW: usize = 50;
-/// What has been used once is given back, or not, within this time.
+/// Time for the server to free temporary memory.
 const REST: Duration = Duration::from_secs(2);
 
 pub fn run() -> Outcome {
@@ -34,28 +34,28 @@ pub fn run() -> Outcome {
     filtering::measure().map_err(plain)
 }
 
-/// What one run gave.
+/// Result of one run.
 struct Figures {
     clients: usize,
-    /// Until all have everything; watches begin with the present.
+    /// Until all clients have the snapshot. `None` for watches, which start at the current revision.
     snapshot: Option<Duration>,
-    /// Of the server for each client, in bytes.
+    /// Memory of the server per client, in bytes.
     memory: u64,
-    /// Of the server and of etcd, for each change.
+    /// CPU time of the server and of etcd, per change.
     processor: [Duration; 2],
-    /// From a write until the last client has it.
+    /// From a write until the last client has received it.
     latencies: Latencies,
-    /// What etcd sent for each change.
+    /// Bytes sent by etcd per change.
     etcd_bytes: u64,
-    /// What the server sent for each client until it had everything.
+    /// Bytes sent by the server to each client for the snapshot.
     snapshot_bytes: Option<u64>,
-    /// What the server sent to each client for each change.
+    /// Bytes sent by the server to each client per change.
     change_bytes: Option<u64>,
-    /// Until all follow again after all were disconnected.
+    /// Until all clients follow again after all were disconnected.
     reconnect: Option<Duration>,
 }
 
-/// What only a hub can be asked.
+/// Figures that exist only for a hub.
 struct OfHub {
     snapshot: Duration,
     snapshot_bytes: u64,
@@ -95,7 +95,7 @@ async fn measure() -> Result<()> {
     beside_slow_clients(&cluster, sizes()?.first().copied().unwrap_or_default()).await
 }
 
-/// Latencies with and without clients that do not read, at one hub.
+/// Measures latencies at one hub with and without clients that do not read.
 async fn beside_slow_clients(cluster: &Cluster, count: usize) -> Result<()> {
     let hub = cluster.start_hub().await?;
     let clients = Clients::connect(hub.address, count).await?;
@@ -150,7 +150,7 @@ fn row(name: &str, mut figures: Figures, than: Option<&Figures>) -> Vec<String> 
     ]
 }
 
-/// Of the process that serves the clients.
+/// Resource usage of the process that serves the clients.
 struct Before {
     memory: u64,
     processor: [Duration; 2],

@@ -1,4 +1,4 @@
-//! Clients of a hub that take nothing, or a byte a second.
+//! Hub clients that read nothing, or one byte per second.
 
 use super::client::hello;
 use crate::namespace::Result;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Connected until they are dropped.
+/// Slow clients, connected until dropped.
 pub struct SlowClients {
     _stalled: Vec<TcpStream>,
     _crawling: JoinSet<()>,

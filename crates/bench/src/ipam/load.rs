@@ -1,4 +1,4 @@
-//! A cluster's worth of allocators, each with a connection of its own.
+//! Runs the allocators of a whole cluster, each with its own connection.
 
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use tortie_store::{Change, Client, Config};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// How many addresses moved, in what time, with how many requests to the store.
+/// Number of addresses assigned or released, with the elapsed time and the requests to the datastore.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Phase {
     addresses: u64,
@@ -41,7 +41,7 @@ impl Phase {
         self.addresses as f64 / self.time.as_secs_f64()
     }
 
-    /// Requests to the store for each address.
+    /// Returns the requests to the datastore per address.
     pub fn operations(&self) -> f64 {
         self.requests as f64 / self.addresses as f64
     }
@@ -64,12 +64,12 @@ impl Cluster {
     async fn node(&self, name: &str) -> Result<Arc<Allocator>> {
         put(&self.client, Kind::Node, name, json!({"spec": {}})).await?;
         let allocator = Allocator::following(connect(&self.url).await?, Owner::host(name));
-        // The first look at the cluster is not what is measured.
+        // Makes the allocator load the cluster state, which is not part of the measurement.
         let _ = allocator.release_by_handle("nothing").await;
         Ok(Arc::new(allocator))
     }
 
-    /// All nodes at once, each so many addresses, so many of them at once.
+    /// Assigns `each` addresses on every node concurrently, `at_once` of them in parallel per node.
     pub async fn take(&self, round: usize, each: usize, at_once: usize) -> Result<Phase> {
         self.phase(each, at_once, move |allocator, n| async move { take_one(&allocator, round, n).await })
             .await
@@ -110,7 +110,7 @@ impl Cluster {
         Ok(Phase { addresses, requests: requests() - before, time })
     }
 
-    /// Full blocks of nodes that are not here, at these places in the pool.
+    /// Writes full blocks of other nodes at these positions in the pool.
     pub async fn fill(&self, places: Range<usize>) -> Result<()> {
         let now = jiff::Timestamp::now();
         let full = |place: usize| {
@@ -127,7 +127,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A new node's first address, its second, and one from a pool in which nothing is left. Leaves nothing behind.
+    /// Times a new node's first address, its second, and a request to an exhausted pool. Removes the node's blocks
+    /// afterwards.
     pub async fn newcomer(&self, blocks: usize, round: usize) -> Result<[Duration; 3]> {
         let name = format!("newcomer-{blocks}-{round}");
         let allocator = self.node(&name).await?;
@@ -145,7 +146,7 @@ impl Cluster {
         Ok([first, next, exhausted])
     }
 
-    /// The time to learn that a pool is full: a pool of just the blocks that are there.
+    /// Returns the time until a request to a full pool is rejected. The pool consists of just the existing blocks.
     async fn refusal(&self, name: &str, blocks: usize) -> Result<Duration> {
         let mut prefix = self.block_size;
         while space::block_count(&ipnet::IpNet::new(self.pool.network(), prefix)?, self.block_size)
@@ -182,7 +183,7 @@ fn handle(allocator: &Allocator, round: usize, n: usize) -> String {
     format!("{}.{round}-{n}", allocator.owner().name)
 }
 
-/// What a pod's request looks like.
+/// Builds the request that a pod's CNI ADD makes.
 fn request(node: &str, handle: &str) -> Request {
     let words = [
         ("node", node),

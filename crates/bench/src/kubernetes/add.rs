@@ -1,5 +1,5 @@
-//! Pods that a real kubelet starts: how long until they run, how long kubelet takes for their sandboxes, and what part of that is
-//! our plugin's.
+//! Measures pods started by a real kubelet: the time until they run, the time of their sandboxes, and the share of the
+//! CNI plugin.
 
 use crate::measure::{Latencies, table, time};
 use crate::namespace::{Result, check};
@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const PODS: usize = 20;
-/// Another number of pods.
+/// Environment variable that overrides the number of pods.
 const PODS_VARIABLE: &str = "TORTIE_BENCH_KUBELET_PODS";
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What kubelet and the runtime count, in seconds. Kubelet's own metric of sandboxes ends before they are made.
+/// Metrics of kubelet and the runtime, in seconds. Kubelet's own sandbox metric does not include the creation of the
+/// sandbox.
 const SANDBOX: Metric = Metric {
     name: "kubelet_runtime_operations_duration_seconds",
     label: r#"operation_type="run_podsandbox""#,
@@ -26,11 +27,11 @@ const NETWORK: Metric = Metric { name: "containerd_cri_sandbox_create_network_se
 #[derive(Clone, Copy)]
 struct Metric {
     name: &'static str,
-    /// Of the lines that count.
+    /// Label of the lines to count; empty for all.
     label: &'static str,
 }
 
-/// A lab of one node, gone when dropped.
+/// A lab with one node, removed when dropped.
 struct Lab {
     tortie: PathBuf,
     dir: TempDir,
@@ -69,7 +70,7 @@ fn measure() -> Result<()> {
     Ok(())
 }
 
-/// The sum and the number of what was counted.
+/// Sum and count of a histogram.
 #[derive(Clone, Copy, Default)]
 struct Total {
     seconds: f64,
@@ -86,7 +87,7 @@ impl Total {
         Total { seconds: sum("_sum"), count: sum("_count") }
     }
 
-    /// The mean of what came after another moment.
+    /// Returns the mean of the observations since `before`.
     fn since(self, before: Total) -> f64 {
         (self.seconds - before.seconds) / (self.count - before.count).max(1.0)
     }
@@ -128,7 +129,7 @@ impl Lab {
         Ok(Total::read(&page, metric))
     }
 
-    /// How long one takes until it runs.
+    /// Creates a pod and returns the time until it is running.
     fn start_pod(&self, number: usize) -> Result<Duration> {
         let container = json!({"name": "c", "image": "docker.io/library/busybox:latest", "imagePullPolicy": "Never",
             "command": ["sleep", "86400"]});
@@ -141,7 +142,7 @@ impl Lab {
         loop {
             let said = self.run(&["kubectl", "get", "pod", &format!("p{number}"), "-o", "json"])?;
             let pod: Json = serde_json::from_str(&said)?;
-            // To the second, in the API; so it is looked at from here.
+            // The timestamps in the API have a resolution of one second, so the time is measured here.
             if pod["status"]["phase"] == "Running" {
                 return Ok(began.elapsed());
             }

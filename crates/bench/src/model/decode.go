@@ -1,5 +1,5 @@
-// Decodes the policies in a file, one JSON object per line, with encoding/json and prints nanoseconds of processor
-// time per policy: the median of several rounds.
+// Decodes the policies in a file, one JSON object per line, with encoding/json and prints nanoseconds of CPU time per
+// policy: the median of several rounds.
 package main
 
 import (
@@ -59,7 +59,7 @@ type entity struct {
 	NotPorts          []any    `json:"notPorts"`
 }
 
-// What all threads of the process have used, the garbage collector's too.
+// now returns the CPU time of all threads of the process, including the garbage collector's.
 func now() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -1,5 +1,5 @@
-//! Policies: how fast bytes become typed objects, beside parsing the same bytes into an untyped tree, which any
-//! decoder that goes through a tree has to do, and beside Go's encoding/json.
+//! Measures the decoding of policies into typed objects, compared with parsing the same bytes into an untyped tree,
+//! which is the minimum for any decoder based on a tree, and with Go's encoding/json.
 
 use crate::Outcome;
 use crate::measure::{side_by_side, table, time, times};
@@ -95,7 +95,7 @@ fn typed_yaml(text: &str) -> Result<Vec<Resource>, Box<dyn Error>> {
     Ok(codec::documents(text.as_bytes())?.into_iter().map(Resource::from_user).collect::<Result<_, _>>()?)
 }
 
-/// A policy of ordinary size, about 1 KB.
+/// Returns a policy of typical size, about 1 KB.
 fn policy(n: usize) -> Value {
     json!({
         "kind": "NetworkPolicy",
@@ -130,7 +130,7 @@ fn policy(n: usize) -> Value {
     })
 }
 
-/// The peer in Go, compiled from the source beside this file where there is a Go toolchain.
+/// The decoder in Go, compiled from the source file in this directory if a Go toolchain is installed.
 struct GoDecoder {
     directory: PathBuf,
 }
@@ -147,7 +147,7 @@ impl GoDecoder {
         }
     }
 
-    /// Nanoseconds per policy.
+    /// Returns the nanoseconds per policy.
     fn decode(&self, texts: &[Vec<u8>]) -> Result<f64, Box<dyn Error>> {
         let input = self.directory.join("policies");
         std::fs::write(&input, texts.join(&b'\n'))?;

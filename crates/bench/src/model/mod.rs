@@ -1,4 +1,4 @@
-//! The model's hot paths: parsing and evaluating selectors, decoding policies.
+//! Measures the hot paths of the model: parsing and evaluating selectors, decoding policies.
 
 mod decode;
 mod selectors;

@@ -1,5 +1,5 @@
-//! Selectors: how fast they are parsed and evaluated, beside the equivalent expression in CEL and, for evaluation,
-//! beside the bare label lookups that any evaluator has to make.
+//! Measures parsing and evaluation of selectors, compared with the equivalent CEL expression and, for evaluation, with
+//! the bare label lookups that any evaluator has to make.
 
 use crate::Outcome;
 use crate::measure::{side_by_side, table, time, times};
@@ -89,7 +89,7 @@ fn evaluation() -> Outcome {
     Ok(())
 }
 
-/// The same condition in both languages, and the labels it looks at.
+/// The same condition as a selector and in CEL, and the labels it refers to.
 struct Expression {
     selector: String,
     cel: String,

@@ -1,4 +1,5 @@
-//! The contents of the store: endpoints of other nodes with labels, a few pods here, policies that select them.
+//! Generates the contents of the datastore: labelled endpoints of other nodes, some local pods, and policies that
+//! select them.
 
 use crate::cni;
 use crate::namespace::{Namespaces, Result, check};
@@ -16,13 +17,13 @@ use tortie_store::{Change, Client};
 
 pub type Entry = (Key, Value);
 
-/// Pods on the node; policies are spread over them.
+/// Number of pods on the node; policies are spread over them.
 pub const PODS: usize = 100;
-/// Distinct groups of endpoints that policies let in.
+/// Number of endpoint groups that policies allow.
 pub const ROLES: usize = 29;
 const AT_ONCE: usize = 100;
 
-/// The groups are numbered from 1; 0 is the group of all endpoints.
+/// Returns the group that a policy allows. Groups are numbered from 1; group 0 contains all endpoints.
 pub fn group_of_policy(policy: usize) -> usize {
     if policy == 0 { 0 } else { 1 + policy % ROLES }
 }
@@ -35,7 +36,7 @@ pub fn port_of_policy(policy: usize) -> u16 {
     8000 + u16::try_from(policy % 1000).unwrap_or_default()
 }
 
-/// Of the endpoints of other nodes.
+/// Returns the address of an endpoint of another node.
 pub fn address(endpoint: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 96, 0, 1).to_bits() + u32::try_from(endpoint).unwrap_or_default())
 }
@@ -44,7 +45,7 @@ pub fn policy_name(policy: usize) -> String {
     format!("p{policy:05}")
 }
 
-/// Lets one group of endpoints reach a port of one of the pods here.
+/// Builds a policy that allows one group of endpoints to connect to a port of one of the local pods.
 pub fn policy(number: usize, port: u16) -> Entry {
     let group = match group_of_policy(number) {
         0 => "has(client)".to_owned(),
@@ -72,7 +73,7 @@ pub fn policy_for(number: usize, selector: &str, sources: &str, port: u16) -> En
     entry(GlobalNetworkPolicy::new(meta, spec))
 }
 
-/// An endpoint of another node; without a role it is in the group of all endpoints only.
+/// Builds an endpoint of another node. Without a role it is only in group 0.
 pub fn endpoint(number: usize, role: Option<usize>) -> Entry {
     let node = format!("far{}", number / 100);
     let spec = WorkloadEndpointSpec {
@@ -113,7 +114,7 @@ pub async fn add(client: &Client, entries: impl Iterator<Item = Entry>) -> Resul
     Ok(())
 }
 
-/// Leaves the policies below this number.
+/// Removes the policies from this number on.
 pub async fn remove_policies(client: &Client, from: usize) -> Result<()> {
     let there = client.list(&KeyRange::all(Kind::GlobalNetworkPolicy)).await?.entries;
     let surplus = |key: &Key| matches!(key, Key::Resource { name, .. } if *name >= policy_name(from));
@@ -134,9 +135,9 @@ pub struct Local {
     pub address: Ipv4Addr,
 }
 
-/// Attaches pods through the plugin and labels them: the first is `app=a0`, the next `app=a1`.
+/// Attaches pods through the plugin and labels them `app=a0`, `app=a1` and so on.
 pub async fn attach(node: &Node, client: &Client, pods: &Namespaces) -> Result<Vec<Local>> {
-    // One at a time: the order in which they come is the order of their addresses.
+    // One at a time, so that the order of the addresses is the order of the pods.
     cni::ours(node).call_all("ADD", &pods.paths(), 1)?;
     let mut locals = Vec::new();
     for entry in client.list(&KeyRange::all(Kind::WorkloadEndpoint)).await?.entries {

@@ -1,4 +1,4 @@
-//! Policy on a node: how long a change takes to the kernel, how long a start, and what packets pay.
+//! Measures policy on a node: the time from a change to the kernel, the start, and the cost per packet.
 
 mod cluster;
 mod monitor;
@@ -24,7 +24,7 @@ pub fn packets() -> Outcome {
     packets::measure().map_err(plain)
 }
 
-/// Runs something in a namespace, on a thread of its own.
+/// Runs a closure in a namespace, on a separate thread.
 pub fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! What the kernel itself says of changes to our table.
+//! Receives the kernel's notifications about changes to the nf_tables ruleset.
 
 use super::inside;
 use crate::namespace::Result;
@@ -9,14 +9,14 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The group of nf_tables' announcements, as a bit.
+/// Multicast group of nf_tables notifications, as a bit.
 const TABLES: u32 = 1 << 6;
 const SUBSYSTEM: u8 = 10;
 const HEADER: usize = 20;
 const BUFFER: usize = 64 << 20;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What was done, by the kernel's number for it.
+/// Kind of change, with the kernel's message type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     Rule = 6,
@@ -24,7 +24,7 @@ pub enum Done {
     ElementRemoved = 14,
 }
 
-/// Hears what happens to the tables of a namespace. The kernel announces a transaction when it is in force.
+/// Receives notifications for a namespace. The kernel sends them when a transaction has been committed.
 pub struct Monitor(OwnedFd);
 
 impl Monitor {
@@ -39,14 +39,14 @@ impl Monitor {
         })
     }
 
-    /// Forgets what was announced so far.
+    /// Discards the notifications received so far.
     pub fn skip(&self) -> Result<()> {
         let mut buffer = vec![0; 1 << 20];
         while recv(&self.0, buffer.as_mut_slice(), RecvFlags::DONTWAIT).is_ok() {}
         Ok(())
     }
 
-    /// When the kernel announced a change of this kind that contains these bytes.
+    /// Waits for a change of this kind whose message contains these bytes, and returns when it was received.
     pub fn wait(&self, done: Done, containing: &[u8]) -> Result<Instant> {
         let mut buffer = vec![0; 1 << 16];
         loop {

@@ -1,4 +1,5 @@
-//! What packets between two pods of one node pay for policies, beside the same rules in iptables and no rules at all.
+//! Measures the cost of policies for packets between two pods of one node, compared with the same rules in iptables and
+//! with no rules.
 
 use super::cluster::{self, Local, ROLES, address, group_of_endpoint, policy_for};
 use super::inside;
@@ -15,13 +16,13 @@ use tortie_store::Client;
 
 const POLICIES: [usize; 4] = [0, 100, 1_000, 10_000];
 const ENDPOINTS: usize = 1_000;
-/// Each measurement is taken this many times, the candidates in turn; the best counts.
+/// Number of repetitions, alternating between the candidates. The best result counts.
 const ROUNDS: usize = 6;
-/// The policy that allows the traffic comes after all the others.
+/// Number of the policy that allows the traffic, which comes after all others.
 const LAST: usize = 99_999;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Two pods and the way between them.
+/// Two pods of one host.
 struct Pair {
     pods: Namespaces,
     locals: Vec<Local>,
@@ -47,7 +48,7 @@ pub fn measure() -> Result<()> {
     let (tracked, _tracked_host) = tracked()?;
     let (mut rows, mut before) = (Vec::new(), 0);
     for policies in POLICIES {
-        // One of them allows the traffic, none of the others does.
+        // One policy allows the traffic; none of the others does.
         let others = policies.saturating_sub(1);
         let entries = (before..others).map(filler);
         runtime.block_on(cluster::add(&client, entries))?;
@@ -99,13 +100,13 @@ pub fn measure() -> Result<()> {
 
 const SELECTOR: &str = "app in {'a0', 'a1'}";
 
-/// A policy that lets others in.
+/// Builds a policy that allows other endpoints.
 fn filler(number: usize) -> cluster::Entry {
     let role = format!("role == 'r{}'", 1 + number % ROLES);
     policy_for(number, SELECTOR, &role, cluster::port_of_policy(number))
 }
 
-/// Returns when all policies are in the kernel.
+/// Waits until all policies are in the kernel.
 fn settle(node: &Node, policies: usize) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     while dump(&node.host.path(0))?.matches("chain in-gnp/").count() != policies {
@@ -118,7 +119,7 @@ fn settle(node: &Node, policies: usize) -> Result<()> {
     Ok(())
 }
 
-/// A host with two pods, wired as ours are, and no rules.
+/// Creates a host with two pods, connected as Tortie does, without rules.
 fn wired() -> Result<(Pair, Namespaces)> {
     let (host, pods) = (Namespaces::host()?, Namespaces::new(2)?);
     let locals: Vec<Local> = (0..2u8)
@@ -150,7 +151,7 @@ fn wired() -> Result<(Pair, Namespaces)> {
     Ok((Pair { pods, locals }, host))
 }
 
-/// The same with one rule, which lets everything pass: what any firewall that knows connections costs.
+/// Creates a pair with one rule that accepts everything, to measure the cost of connection tracking alone.
 fn tracked() -> Result<(Pair, Namespaces)> {
     let (pair, host) = wired()?;
     let table = "add table inet tracked
@@ -161,7 +162,7 @@ add rule inet tracked forward ct state established accept
     Ok((pair, host))
 }
 
-/// The same with the same rules in iptables.
+/// Creates a pair with the same rules in iptables.
 fn with_iptables(restore: &[&str], others: usize, guarded: bool) -> Result<(Pair, Namespaces)> {
     let (pair, host) = wired()?;
     let from = pair.locals.first().ok_or("no first pod")?.address;

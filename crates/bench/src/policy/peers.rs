@@ -1,4 +1,4 @@
-//! The same rules in the hands of the kernel's own tools, each in a namespace of its own.
+//! Loads the same rules with nft, iptables and ipset, each in its own namespace.
 
 use super::cluster::{
     self, Local, ROLES, address, group_of_endpoint, group_of_policy, policy_name, port_of_policy,
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 const IPSET: &[&str] = &["ipset", "restore"];
 
-/// How chains are written with iptables: on nf_tables, as Debian does it unless asked otherwise, or the old way.
+/// Commands that load iptables chains: on nf_tables, which is Debian's default, or the legacy implementation.
 pub const IPTABLES: &[&str] = &["iptables-nft-restore", "--noflush"];
 pub const LEGACY: &[&str] = &["iptables-legacy-restore", "--noflush"];
 const NFT: &[&str] = &["nft", "-f", "-"];
 
-/// What is loaded: how many policies and endpoints, and which pods.
+/// Size of a ruleset: the number of policies and endpoints, and the local pods.
 #[derive(Clone, Copy)]
 pub struct Load<'a> {
     pub locals: &'a [Local],
@@ -26,7 +26,7 @@ pub struct Load<'a> {
     pub policies: usize,
 }
 
-/// Runs a tool with its input, from its start to its end. In the namespace of the calling thread.
+/// Runs a tool with this input in the namespace of the calling thread and returns the time from its start to its exit.
 pub fn run(command: &[&str], input: &str) -> Result<Duration> {
     check()?;
     let (program, arguments) = command.split_first().ok_or("no command")?;
@@ -39,7 +39,7 @@ pub fn run(command: &[&str], input: &str) -> Result<Duration> {
         .spawn()
         .map_err(|error| format!("{program}: {error}; make setup"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // What is wrong shows in what it says.
+        // Ignore write errors: the exit status and standard error show what failed.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;
@@ -51,7 +51,7 @@ pub fn run(command: &[&str], input: &str) -> Result<Duration> {
     Ok(took)
 }
 
-/// Our own table, as `nft` would be given it.
+/// Returns Tortie's table as `nft list` prints it.
 pub fn dump(netns: &Path) -> Result<String> {
     inside(netns, || {
         let output = Command::new("nft").args(["list", "table", "inet", "tortie"]).output()?;
@@ -62,10 +62,10 @@ pub fn dump(netns: &Path) -> Result<String> {
     })
 }
 
-/// A copy of our table, changed by `nft -f`.
+/// A copy of Tortie's table, modified with `nft -f`.
 pub struct Nft {
     pub host: Namespaces,
-    /// How long loading it took.
+    /// Time it took to load the table.
     pub took: Duration,
     table: String,
 }
@@ -77,7 +77,7 @@ impl Nft {
         Ok(Nft { host, took, table })
     }
 
-    /// The rules of a policy's chain.
+    /// Returns the rules of a policy's chain.
     fn rules(&self, policy: usize) -> Result<Vec<&str>> {
         let head = format!("chain {} {{", chain(policy));
         let mut lines = self.table.lines().map(str::trim).skip_while(|line| *line != head);
@@ -85,14 +85,14 @@ impl Nft {
         Ok(lines.take_while(|line| *line != "}").collect())
     }
 
-    /// The set of addresses that a policy lets in.
+    /// Returns the name of the set of addresses that a policy allows.
     fn set(&self, policy: usize) -> Result<&str> {
         let mut words = self.rules(policy)?.into_iter().flat_map(str::split_whitespace);
         let set = words.find(|word| word.starts_with('@') && word.ends_with("-4"));
         Ok(set.ok_or("a policy without a set")?.trim_start_matches('@'))
     }
 
-    /// How many addresses a policy lets in.
+    /// Returns the number of addresses that a policy allows.
     pub fn members(&self, policy: usize) -> Result<usize> {
         let head = format!("set {} {{", self.set(policy)?);
         let (_, set) = self.table.split_once(&head).ok_or("our table lacks a set")?;
@@ -126,8 +126,8 @@ fn chain(policy: usize) -> String {
     format!("in-gnp/{}", policy_name(policy))
 }
 
-/// The same in chains of iptables and sets of ipset, laid out as Calico does: a chain for each pod, found by its interface,
-/// that jumps to a chain for each policy.
+/// The same rules in iptables chains and ipset sets, structured as in Calico: a chain for each pod, selected by its
+/// interface, that jumps to a chain for each policy.
 pub struct Iptables {
     pub host: Namespaces,
     pub took: Duration,
@@ -171,7 +171,7 @@ fn sets(load: Load<'_>) -> String {
     text
 }
 
-/// The one rule of a policy.
+/// Renders the single rule of a policy.
 pub fn rule(policy: usize, set: &str, port: u16) -> String {
     let name = policy_name(policy);
     format!(
@@ -188,7 +188,7 @@ fn chains(load: Load<'_>) -> String {
     table(load.locals, &policies, |pod, policy| policy % cluster::PODS == pod)
 }
 
-/// The chains of pods and policies; `selects` says which pod, by its number, a policy is for.
+/// Renders the chains of pods and policies. `selects` tells whether a policy applies to a pod, by their numbers.
 pub fn table(
     locals: &[Local],
     policies: &[(usize, String)],

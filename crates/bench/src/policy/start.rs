@@ -1,5 +1,5 @@
-//! From the start of the daemon to a kernel that enforces everything, beside loading the same table with the kernel's
-//! own tools.
+//! Measures the time from the start of the daemon until the kernel enforces all policies, compared with loading the
+//! same table with the kernel's own tools.
 
 use super::cluster::{self, PODS};
 use super::inside;
@@ -12,7 +12,7 @@ use tortie_store::Client;
 
 const ENDPOINTS: [usize; 3] = [1_000, 10_000, 100_000];
 const POLICIES: usize = 1_000;
-/// Each measurement is taken this many times; the best counts, as others disturb only upwards.
+/// Number of repetitions. The best result counts, since disturbances only add time.
 const ROUNDS: usize = 2;
 
 pub fn measure() -> Result<()> {
@@ -76,7 +76,8 @@ pub fn measure() -> Result<()> {
     Ok(())
 }
 
-/// The kernel has the pods' links and routes, but no table.
+/// Restarts the daemon without its table, but with the pods' links and routes in place, and returns the time until it
+/// is ready.
 fn start(node: &mut Node) -> Result<Duration> {
     node.stop_daemon()?;
     inside(&node.host.path(0), || run(&["nft", "-f", "-"], "delete table inet tortie\n"))?;

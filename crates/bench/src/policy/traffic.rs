@@ -1,4 +1,4 @@
-//! Traffic over TCP between two namespaces: as much as possible, back and forth, and ever new connections.
+//! Measures TCP traffic between two namespaces: throughput, request-response rate, and new connections.
 
 use super::inside;
 use crate::namespace::{Result, check};
@@ -15,11 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 const CHUNK: usize = 128 << 10;
 
-/// What the server does with a connection: its first byte.
+/// First byte of a connection, which selects what the server does: discard and count, or echo.
 const SINK: u8 = b's';
 const ECHO: u8 = b'e';
 
-/// All for each second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
     pub bytes: f64,
@@ -27,7 +27,7 @@ pub struct Rates {
     pub connections: f64,
 }
 
-/// From one namespace to an address in another.
+/// Measures traffic from one namespace to an address in another.
 pub fn between(client: &Path, server: &Path, address: IpAddr) -> Result<Rates> {
     let target = SocketAddr::new(address, PORT);
     let listener = inside(server, || {
@@ -37,11 +37,11 @@ pub fn between(client: &Path, server: &Path, address: IpAddr) -> Result<Rates> {
     })?;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // A listener stays in the namespace in which it was opened.
+        // A listening socket stays in the namespace in which it was created.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 if let Ok((stream, _)) = listener.accept() {
-                    // A connection that ends early is one of those that are only opened.
+                    // Connections that end early are those of the connection test.
                     let _ = serve(stream);
                 }
             }
@@ -121,7 +121,7 @@ fn connections(target: SocketAddr) -> Result<f64> {
     let (start, mut count) = (Instant::now(), 0.0);
     while start.elapsed() < SPAN {
         let stream = connect(target)?;
-        // Reset rather than closed: nothing lingers that would use the ports up.
+        // Reset the connection instead of closing it, so that TIME_WAIT does not use up the ports.
         set_socket_linger(&stream, Some(Duration::ZERO))?;
         count += 1.0;
     }

@@ -1,5 +1,5 @@
-//! From the write to the store to the kernel's announcement that it is in force, beside the kernel's own tools with the
-//! same table and the same change.
+//! Measures the time from a write to the datastore until the kernel announces that it is in force, compared with the
+//! kernel's own tools with the same table and the same change.
 
 use super::cluster::{self, Entry, PODS, address, group_of_endpoint};
 use super::inside;
@@ -16,32 +16,32 @@ use tokio::runtime::Runtime;
 use tortie_model::Key;
 use tortie_store::Client;
 
-/// Endpoints in the cluster and policies on the node.
+/// Number of endpoints in the cluster and of policies on the node.
 const SIZES: [(usize, usize); 5] =
     [(1_000, 1_000), (10_000, 1_000), (100_000, 1_000), (100_000, 10_000), (100_000, 10)];
 const SAMPLES: usize = 300;
-/// Peers that are slow are measured less often.
+/// Limits for the other tools: a maximum number of samples, a time after which sampling stops, and a minimum number.
 const SAMPLES_OF_PEERS: usize = 100;
 const TIME_OF_PEERS: Duration = Duration::from_secs(2);
 const FEWEST: usize = 7;
-/// Changes come one at a time.
+/// Delay between changes.
 const PAUSE: Duration = Duration::from_millis(2);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The endpoint whose label changes, and a policy that lets its group in.
+/// Number of the endpoint whose label changes, and of a policy that allows its group.
 const LABELLED: usize = 7;
-/// The policy whose rule changes.
+/// Number of the policy whose rule changes.
 const CHANGED: usize = 5;
-/// The policy that lets all endpoints in.
+/// Number of the policy that allows all endpoints.
 const CROWD: usize = 0;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// An endpoint leaves a group or comes back.
+    /// An endpoint leaves a group or joins it again.
     Label,
-    /// The port of a rule.
+    /// The port of a rule changes.
     Port,
-    /// One more endpoint in the group of all.
+    /// One more endpoint joins the group of all endpoints.
     Member,
 }
 
@@ -52,7 +52,7 @@ impl Change {
         (Change::Member, "new endpoint in the largest set"),
     ];
 
-    /// What is written the n-th time, and what the kernel says to it.
+    /// Returns the entry to write the n-th time, and the kernel notification to expect.
     fn write(self, n: usize, endpoints: usize) -> (Entry, Done, Vec<u8>) {
         match self {
             Change::Label => {
@@ -63,7 +63,7 @@ impl Change {
             }
             Change::Port => {
                 let port = port(n);
-                // An attribute of six bytes that holds a value, the port.
+                // Netlink attribute of six bytes with the port as its value.
                 let [size, kind] = [6u16, 1].map(u16::to_ne_bytes);
                 let bytes = [size, kind, port.to_be_bytes()].concat();
                 (cluster::policy(CHANGED, port), Done::Rule, bytes)
@@ -80,7 +80,7 @@ fn port(n: usize) -> u16 {
     if n.is_multiple_of(2) { 9001 } else { 9002 }
 }
 
-/// What changes took of ours: the whole way, until the store answered, from there on, and the daemon's own figures.
+/// Latencies of changes: in total, until the datastore responds, and after that; and the daemon's own metrics.
 #[derive(Default)]
 struct Ours {
     whole: Latencies,
@@ -94,7 +94,7 @@ struct Ours {
 struct Case {
     what: String,
     ours: Ours,
-    /// nft, iptables on nf_tables with ipset, and the old iptables where chains change.
+    /// Latencies of nft, of iptables-nft with ipset, and of iptables-legacy for changes of chains.
     theirs: [Latencies; 3],
 }
 
@@ -120,7 +120,7 @@ fn compare(cases: &mut [Case]) {
     let (mut rows, mut firsts) = (Vec::new(), Vec::new());
     for (place, Case { what, ours, theirs }) in cases.iter_mut().enumerate() {
         let [p50, p99] = quantiles(&mut ours.whole);
-        // The first of its kind.
+        // The first case of the same kind.
         let first = firsts.get(place % Change::ALL.len()).copied().unwrap_or_default();
         firsts.push(p50);
         let mut row = vec![what.clone(), time(p50 * 1e9), time(p99 * 1e9), growth(p50, first)];
@@ -169,7 +169,7 @@ fn explain(cases: &mut [Case]) {
     table("Policy: where the time of a change goes (p50 / p99)", &header, &rows);
 }
 
-/// Seconds, half of all and 99 of a hundred.
+/// Returns median and 99th percentile in seconds.
 fn quantiles(latencies: &mut Latencies) -> [f64; 2] {
     [0.50, 0.99].map(|quantile| latencies.quantile(quantile).as_secs_f64())
 }
@@ -186,7 +186,7 @@ struct Harness {
 }
 
 impl Harness {
-    /// Makes the cluster as large as said, and returns when the node knows it.
+    /// Grows the cluster to this size and waits until the node has received it.
     fn grow(&self, before: (usize, usize), to: (usize, usize)) -> Result<()> {
         self.runtime.block_on(async {
             cluster::add_endpoints(&self.client, before.0..to.0).await?;
@@ -213,7 +213,7 @@ impl Harness {
         Ok(())
     }
 
-    /// Every kind of change, ours and theirs.
+    /// Measures every kind of change, with Tortie and with the other tools.
     fn cases(&self, load: Load<'_>) -> Result<Vec<Case>> {
         let Load { endpoints, policies, .. } = load;
         let nft = Nft::load(dump(&self.node.host.path(0))?)?;
@@ -236,7 +236,7 @@ impl Harness {
     }
 
     fn ours(&self, change: Change, endpoints: usize) -> Result<Ours> {
-        // The first change waits until all that came before is in the kernel.
+        // The first changes also wait until everything before them is in the kernel.
         self.monitor.skip()?;
         for n in 0..2 {
             self.one(change, n, endpoints)?;
@@ -263,7 +263,7 @@ impl Harness {
         Ok(ours)
     }
 
-    /// Until the kernel has it, and until the store has answered.
+    /// Makes one change. Returns the time until the kernel has it, and until the datastore responded.
     fn one(&self, change: Change, n: usize, endpoints: usize) -> Result<(Duration, Duration)> {
         let ((key, value), done, bytes) = change.write(n, endpoints);
         let (client, written) = (self.client.clone(), key.clone());
@@ -315,7 +315,7 @@ fn of_peer(
     })
 }
 
-/// What the daemon says of itself.
+/// Fetches the daemon's metrics.
 fn metrics(netns: &Path) -> Result<String> {
     inside(netns, || {
         let mut stream = TcpStream::connect("127.0.0.1:9091")?;

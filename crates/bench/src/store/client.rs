@@ -1,4 +1,4 @@
-//! The load: the same requests to either server.
+//! Generates load: the same requests to either server.
 
 use crate::measure::Latencies;
 use bytes::Bytes;
@@ -26,13 +26,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const VALUE: usize = 512;
 const KEYS: usize = 10_000;
 const EVENTS: usize = 200;
-/// Watch streams share connections as the watches of one node do.
+/// Watch streams share connections, like the watches of one node.
 const STREAMS_PER_CONNECTION: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     Put,
-    /// The update of a versioned object: put if the key's version is still the one that was read.
+    /// A transaction with one comparison of the key's revision, like the update of a versioned object. The comparison
+    /// always succeeds.
     CompareAndPut,
 }
 
@@ -61,13 +62,13 @@ fn put_op(key: Bytes) -> RequestOp {
     RequestOp { request: Some(Request::RequestPut(put(key))) }
 }
 
-/// Requests answered, and in what time.
+/// Number of completed requests, and the elapsed time.
 pub struct Answered {
     pub requests: usize,
     pub time: Duration,
 }
 
-/// So many clients, each waiting for its answer before the next request.
+/// Runs concurrent clients that each wait for a response before sending the next request.
 pub async fn drive(url: &str, load: Load, clients: usize, time: Duration) -> Result<Answered> {
     let mut connections = Vec::new();
     for _ in 0..clients {
@@ -129,7 +130,7 @@ pub async fn fill(url: &str, keys: Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// How long it takes to read all of them at once.
+/// Reads all keys in one request and returns the time it took.
 pub async fn list(url: &str, expected: usize) -> Result<Duration> {
     let mut kv = KvClient::new(connect(url).await?).max_decoding_message_size(usize::MAX);
     let range = RangeRequest {
@@ -143,7 +144,7 @@ pub async fn list(url: &str, expected: usize) -> Result<Duration> {
     if found == expected { Ok(took) } else { Err(format!("{found} keys instead of {expected}").into()) }
 }
 
-/// From sending a put to every watcher of its prefix having the event, one put after the other.
+/// Measures the time from sending a put until each watcher of its prefix has the event, one put after the other.
 pub async fn watch_latency(url: &str, watchers: usize) -> Result<Latencies> {
     let epoch = Instant::now();
     let (sender, mut seen) = mpsc::unbounded_channel();
@@ -163,7 +164,7 @@ pub async fn watch_latency(url: &str, watchers: usize) -> Result<Latencies> {
             tokio_stream::pending(),
         );
         let mut responses = WatchClient::new(channel.clone()).watch(requests).await?.into_inner();
-        // The first response says that the watch stands.
+        // The first response confirms that the watch has been created.
         responses.message().await?;
         let sender = sender.clone();
         running.spawn(async move {

@@ -1,4 +1,4 @@
-//! The two servers, each a process with its own directory, gone when dropped.
+//! The two servers, each a process with its own directory, killed when dropped.
 
 use crate::process::{Memory, Process, tortie};
 use std::error::Error;
@@ -30,12 +30,12 @@ impl Server {
         Server::start(command, client, dir).await
     }
 
-    /// The release build that lies beside this program.
+    /// Starts the release build next to this program.
     pub async fn embedded() -> Result<Server, Box<dyn Error>> {
         Server::build(tortie()?).await
     }
 
-    /// A build of ours.
+    /// Starts a given build of Tortie.
     pub async fn build(program: PathBuf) -> Result<Server, Box<dyn Error>> {
         let url = format!("http://127.0.0.1:{}", free_port()?);
         let dir = TempDir::new()?;
@@ -49,7 +49,7 @@ impl Server {
         let server = Server { process: Process(child), url, _dir: dir };
         for _ in 0..200 {
             if Endpoint::from_shared(server.url.clone())?.connect().await.is_ok() {
-                // etcd listens before it has elected itself.
+                // etcd accepts connections before it has elected a leader.
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 return Ok(server);
             }

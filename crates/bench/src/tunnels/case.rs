@@ -1,4 +1,4 @@
-//! The ways of two nodes to reach each other's pods that are measured, and the addresses there.
+//! Encapsulation cases to measure, with the addresses that they use.
 
 use crate::namespace::{Namespaces, Result};
 use ipnet::IpNet;
@@ -15,11 +15,11 @@ pub enum Tunnel {
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
-    /// Of the pool, or of the nodes.
+    /// Encapsulation of the pool, or WireGuard between the nodes.
     pub tunnel: Option<Tunnel>,
-    /// Packets within a rack travel as they are.
+    /// Whether packets within a rack are not encapsulated.
     pub is_cross_subnet: bool,
-    /// The nodes are in different racks, with a router between.
+    /// Whether the nodes are in different racks with a router between them.
     pub is_routed: bool,
     pub v6: bool,
 }
@@ -46,17 +46,17 @@ impl Case {
         ]
     };
 
-    /// The same nodes without a tunnel.
+    /// Returns the same nodes without a tunnel.
     pub fn plain(self) -> Case {
         Case { tunnel: None, is_cross_subnet: false, ..self }
     }
 
-    /// The tunnel that packets between these two nodes travel through.
+    /// Returns the tunnel that packets between these two nodes use.
     pub fn taken(self) -> Option<Tunnel> {
         self.tunnel.filter(|_| self.is_routed || !self.is_cross_subnet)
     }
 
-    /// The mode of the pool if it is one with this kind of tunnel.
+    /// Returns the pool's mode for this type of tunnel.
     pub fn mode(self, tunnel: Tunnel) -> &'static str {
         match (self.tunnel == Some(tunnel), self.is_cross_subnet) {
             (false, _) => "Never",
@@ -65,7 +65,7 @@ impl Case {
         }
     }
 
-    /// Of pods; what is written for the smallest packet of all that they may meet.
+    /// Returns the MTU of pods, which allows for the largest overhead that their packets may get.
     pub fn mtu(self) -> u32 {
         let overhead = match (self.tunnel, self.v6) {
             (None, _) => 0,
@@ -83,7 +83,7 @@ impl Case {
         self.of_rack(rack, host)
     }
 
-    /// The router's address in the rack of a node.
+    /// Returns the router's address in the rack of a node.
     pub fn router(self, number: u8) -> IpNet {
         self.of_rack(number, 254)
     }
@@ -96,7 +96,7 @@ impl Case {
         IpNet::new_assert(address, length)
     }
 
-    /// Where a node sends what it has no other route for.
+    /// Returns the default gateway of a node.
     pub fn gateway(self, number: u8) -> IpAddr {
         if self.is_routed { self.router(number).addr() } else { self.node(1 - number).addr() }
     }
@@ -105,7 +105,7 @@ impl Case {
         self.of_block(number, 10)
     }
 
-    /// The end of a node's tunnel.
+    /// Returns the tunnel address of a node.
     pub fn end(self, number: u8) -> IpAddr {
         self.of_block(number, 1)
     }
@@ -125,7 +125,7 @@ impl Case {
         }
     }
 
-    /// Whether the kernel here has such tunnels.
+    /// Returns whether the running kernel supports this tunnel.
     pub fn is_there(self) -> Result<bool> {
         let words = match self.tunnel {
             None => return Ok(true),

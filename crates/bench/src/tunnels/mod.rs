@@ -1,4 +1,4 @@
-//! Tunnels between nodes: how long it takes to have them, and what packets pay for them.
+//! Measures tunnels between nodes: the time to program them, and the cost for packets.
 
 mod case;
 mod pair;

@@ -1,4 +1,5 @@
-//! Two nodes with a pod on each, and a wire or a router between them: by hand, or as our dataplane makes them.
+//! Sets up two nodes with a pod on each and a link or a router between them, configured with command line tools or by
+//! Tortie's dataplane.
 
 use super::case::{Case, Tunnel};
 use super::wireguard::{self, End};
@@ -17,19 +18,19 @@ use tortie_model::{Key, Kind, Value};
 use tortie_plan::{Plan, TunnelKind};
 
 const INTERFACE: &str = "cali0";
-/// Of the node's end of a pod's link, and the address that is made of it.
+/// MAC address of the node's end of a pod's link, and the link-local address derived from it.
 const MAC: &str = "ee:ee:ee:ee:ee:ee";
 const LINK_LOCAL: &str = "fe80::ecee:eeff:feee:eeee";
 const GATEWAY: &str = "169.254.1.1";
-/// For a device to have its key.
+/// Time limit for a device to report its public key.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Pair {
     case: Case,
-    /// The third is the router, where there is one.
+    /// The third namespace is the router, if there is one.
     nodes: Namespaces,
     pods: Namespaces,
-    /// At work as long as packets are.
+    /// Kept running during the measurement.
     _dataplanes: Vec<(Dataplane, Reports)>,
 }
 
@@ -37,7 +38,7 @@ impl Pair {
     fn wired(case: Case) -> Result<Pair> {
         let (nodes, pods) = (Namespaces::new(if case.is_routed { 3 } else { 2 })?, Namespaces::new(2)?);
         for netns in nodes.paths().iter().chain(&pods.paths()) {
-            // Nobody else has these addresses.
+            // No duplicate address detection: the addresses are unique.
             inside(netns, || Ok(fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0")?))?;
         }
         if case.is_routed {
@@ -60,7 +61,7 @@ impl Pair {
                 "link set lo up".to_owned(),
                 format!("addr add {} dev eth0", case.node(number)),
                 "link set eth0 up".to_owned(),
-                // Without a way out a node does not answer for the gateway of its pods.
+                // The kernel does proxy ARP for the pods' gateway only if the node has a route to it.
                 format!("route add default via {}", case.gateway(number)),
                 format!(
                     "link add {INTERFACE} address {MAC} type veth peer name eth0 netns {}",
@@ -117,7 +118,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// How a node reaches the pods of the other.
+    /// Returns the `ip` commands with which a node reaches the pods of the other node.
     fn to_other(&self, number: u8) -> Vec<String> {
         let (case, other) = (self.case, 1 - number);
         let (block, end, mtu) = (case.block(other), case.end(other), case.mtu());
@@ -145,7 +146,7 @@ impl Pair {
         }
     }
 
-    /// With policy that allows everything, as a cluster has it where nobody has written any.
+    /// Creates a pair configured by Tortie, with a profile that allows everything, as in a cluster without policies.
     pub async fn ours(case: Case) -> Result<Pair> {
         let mut pair = Pair::wired(case)?;
         let mut computes = Vec::new();
@@ -171,7 +172,7 @@ impl Pair {
             computes.push(compute);
         }
         if encrypts {
-            // Each node hears of the other's key as soon as it is there.
+            // Each node learns the other's key as soon as it exists.
             for (compute, (dataplane, _)) in computes.iter_mut().zip(&pair._dataplanes) {
                 for (number, key) in (0_u8..).zip(&keys) {
                     let (key, value) = node_with_key(case, number, key)?;
@@ -188,7 +189,7 @@ impl Pair {
     }
 }
 
-/// Makes a node or a router one that passes packets on, and answers for the gateway of pods.
+/// Enables forwarding on a node or router, and proxy ARP for the pods' gateway.
 fn forward(nodes: &Namespaces, place: usize) -> Result<()> {
     inside(&nodes.path(place), || {
         fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
@@ -201,7 +202,7 @@ fn forward(nodes: &Namespaces, place: usize) -> Result<()> {
     })
 }
 
-/// Of the device of a dataplane.
+/// Waits until the dataplane reports the public key of its device.
 async fn public_key(reports: &mut Reports, v6: bool) -> Result<String> {
     let kind = if v6 { TunnelKind::WireguardV6 } else { TunnelKind::WireguardV4 };
     while let Some(report) = reports.next().await {

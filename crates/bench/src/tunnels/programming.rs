@@ -1,5 +1,5 @@
-//! Tunnels to other nodes: programming all of them from a cold start and moving one of them, beside `ip -batch` and
-//! `bridge -batch` with the same entries.
+//! Measures programming of tunnels to all other nodes from a cold start and the move of one node, compared with `ip
+//! -batch` and `bridge -batch` with the same entries.
 
 use super::{block, resource};
 use crate::heap;
@@ -14,13 +14,13 @@ use tortie_dataplane::{Dataplane, Netns};
 use tortie_model::{Key, Kind, Value};
 use tortie_plan::Plan;
 
-/// Each measurement is taken this many times, the two in turn; the best counts, as others disturb only upwards.
+/// Number of repetitions, alternating between the two. The best result counts, since disturbances only add time.
 const ROUNDS: usize = 3;
 const NODES: [u32; 3] = [100, 500, 2_000];
-/// How often one node is moved.
+/// Number of node moves.
 const MOVES: u32 = 20;
 
-/// Of one run of ours.
+/// Result of one run of Tortie's dataplane.
 struct Ours {
     /// From the resources to the plan.
     planned: Duration,
@@ -79,7 +79,7 @@ fn mac(node: u32) -> String {
     format!("66:00:00:00:{:02x}:{:02x}", node / 256, node % 256)
 }
 
-/// The same entries with the tools of an administrator, from a cold start.
+/// Programs the same entries with the command line tools, from a cold start.
 fn batch(nodes: u32) -> Result<Duration> {
     let host = Namespaces::host()?;
     let start = Instant::now();
@@ -116,7 +116,7 @@ fn node(name: &str, outside: &str, inside: &str) -> Result<(Key, Value)> {
     resource(Kind::Node, "", name, spec)
 }
 
-/// From the resources of a cluster to the kernel, and one more change.
+/// Measures the time from the resources of a cluster to the kernel, and of one more change.
 async fn dataplane(nodes: u32) -> Result<Ours> {
     let host = Namespaces::host()?;
     let mut entries = vec![
@@ -162,7 +162,7 @@ async fn dataplane(nodes: u32) -> Result<Ours> {
     Ok(Ours { planned, programmed, moved, megabytes })
 }
 
-/// Every node has its forwarding entry and its route.
+/// Checks that every node has its forwarding entry and its route.
 fn expect(host: &Namespaces, nodes: u32) -> Result<()> {
     let output =
         Command::new("bridge").args(["-n", host.name(0), "fdb", "show", "dev", "vxlan.calico"]).output()?;

@@ -1,6 +1,7 @@
-//! What packets between pods of two nodes pay for a tunnel: ours, beside plain routing and a tunnel of the same shape made by
-//! hand. The wire between the nodes is a pair of virtual interfaces, so that all of it is the processor's work. Where the
-//! kernel lacks some of the tunnels, a guest with another kernel measures too: slower, but the same for all.
+//! Measures the cost of a tunnel for packets between pods of two nodes: Tortie's, compared with plain routing and with
+//! an equivalent tunnel made with command line tools. The nodes are connected by a veth pair, so the CPU is the only
+//! bottleneck. If the kernel lacks some tunnels, the measurement is repeated in a guest with another kernel, which is
+//! slower by the same factor for all candidates.
 
 use super::case::Case;
 use super::pair::Pair;
@@ -10,12 +11,12 @@ use crate::policy::traffic::Rates;
 use std::path::Path;
 use tortie_testkit::vm::{Machine, is_guest};
 
-/// Each measurement is taken this many times, the candidates in turn; the best counts. The variable asks for another number,
-/// for a first look.
+/// Number of repetitions, alternating between the candidates; the best result counts. The environment variable
+/// overrides it for a quick run.
 const ROUNDS: usize = 6;
 const ROUNDS_VARIABLE: &str = "TORTIE_BENCH_ROUNDS";
 
-/// What the guest needs for tunnels and policy.
+/// Kernel modules that the guest needs for tunnels and policy.
 const MODULES: [&str; 20] = [
     "ipip",
     "nf_conntrack_netlink",
@@ -74,7 +75,7 @@ pub async fn compare() -> Result<()> {
     Ok(())
 }
 
-/// Without a tunnel, with one by hand, and with ours.
+/// Measures plain routing, a tunnel made with tools, and Tortie's tunnel.
 async fn measure(case: Case, rounds: usize) -> Result<[Rates; 3]> {
     let pairs = [Pair::by_hand(case.plain()).await?, Pair::by_hand(case).await?, Pair::ours(case).await?];
     let mut best = [Rates::default(); 3];
@@ -90,7 +91,7 @@ async fn measure(case: Case, rounds: usize) -> Result<[Rates; 3]> {
     Ok(best)
 }
 
-/// `1.23 Gbit/s`; of the guest rather `4.5 Mbit/s`.
+/// Formats a throughput: `1.23 Gbit/s`, or in the guest `4.5 Mbit/s`.
 fn throughput(bytes: f64) -> String {
     let bits = bytes * 8.0;
     if bits < 1e9 { format!("{:.1} Mbit/s", bits / 1e6) } else { format!("{:.2} Gbit/s", bits / 1e9) }
@@ -106,7 +107,7 @@ fn row(
     vec![name, shown(plain), shown(by_hand), shown(ours), times(ours / plain), times(ours / by_hand)]
 }
 
-/// What a guest with all kinds of tunnels prints.
+/// Runs the suite in a guest that supports all tunnels and returns its output.
 fn in_guest(rounds: usize) -> String {
     let machine = Machine {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."),

@@ -1,4 +1,4 @@
-//! A WireGuard between two nodes as a person would make it with `wg`, which is not everywhere.
+//! Configures WireGuard between two nodes over netlink, since the `wg` tool is not installed everywhere.
 
 use crate::namespace::Result;
 use ipnet::IpNet;
@@ -9,14 +9,14 @@ use nlink::netlink::namespace::Netns;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// One end: the namespace it is in, where it is reached, and what it may send.
+/// One end of the tunnel: its namespace, its endpoint address, and its allowed IPs.
 pub struct End {
     pub netns: PathBuf,
     pub endpoint: SocketAddr,
     pub allowed: IpNet,
 }
 
-/// Gives the devices of both ends keys, and each the other as its peer.
+/// Sets the keys of both devices and makes each the peer of the other.
 pub async fn connect(device: &str, ends: &[End; 2]) -> Result<()> {
     let mut keys = Vec::new();
     let mut connections = Vec::new();
