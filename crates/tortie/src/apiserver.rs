@@ -1,4 +1,4 @@
-//! `tortie apiserver`: serves projectcalico.org/v3 in the foreground. Also `calico component apiserver`, as manifests call it.
+//! `tortie apiserver`: serves projectcalico.org/v3 in the foreground. Manifests call it `calico component apiserver`.
 
 use clap::Args;
 use std::error::Error;

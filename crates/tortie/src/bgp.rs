@@ -1,4 +1,4 @@
-//! `tortie bgp`: what the node's speaker knows, for people who look for a fault.
+//! `tortie bgp`: shows the state of the node's BGP speaker, for troubleshooting.
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `tortie controllers`: runs the controllers in the foreground, or asks how they are.
+//! `tortie controllers`: runs the controllers in the foreground, or checks their status.
 
 use clap::Args;
 use std::io::Write;
@@ -14,16 +14,16 @@ use tortie_ctl::Failure;
 pub struct ControllersCommand {
     #[command(flatten)]
     args: ControllersArgs,
-    /// Only say whether those that write the status file are ready
+    /// Only report whether the controllers that write the status file are ready
     #[arg(short = 'r', long = "readiness", conflicts_with = "liveness")]
     readiness: bool,
-    /// Only say whether those that write the status file are alive
+    /// Only report whether the controllers that write the status file are alive
     #[arg(short = 'l', long = "liveness")]
     liveness: bool,
 }
 
 impl ControllersCommand {
-    /// What is asked, if it is a question.
+    /// Returns the requested probe, if any.
     pub fn probe(&self) -> Option<Probe> {
         match (self.readiness, self.liveness) {
             (true, _) => Some(Probe::Readiness),

@@ -1,4 +1,4 @@
-//! `tortie crds`: what Kubernetes must know about the kinds, made from the types.
+//! `tortie crds`: prints CRDs and JSON schemas generated from the resource types.
 
 use clap::Args;
 use serde_json::Value;
@@ -15,20 +15,21 @@ use tortie_model::{Kind, codec, schema};
   tortie crds --admission | kubectl apply -f -                  what goes with them (deploy/webhooks)
   tortie crds --json-schema ippool")]
 pub struct Crds {
-    /// Print only this kind: its name, its plural or an alias, in any case
+    /// Print only this kind: its name, its plural or an alias, case-insensitive
     #[arg(value_name = "KIND")]
     kinds: Vec<String>,
-    /// Write a file for each kind into this directory
+    /// Write one file per kind into this directory
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Print JSON schemas instead of CRDs
     #[arg(long)]
     json_schema: bool,
-    /// Print the CRDs in which `tortie apiserver` keeps objects (crd.projectcalico.org/v1)
+    /// Print the CRDs in which `tortie apiserver` stores objects (crd.projectcalico.org/v1)
     #[arg(long, conflicts_with = "json_schema")]
     storage: bool,
-    /// Print the admission policies that go with the CRDs: they fill in tiers and types, and keep the built-in tiers. Kubernetes has
-    /// policies that fill in as v1 from 1.36 on, and as v1beta1, if it is switched on, in 1.34 and 1.35
+    /// Print the admission policies that go with the CRDs: they set default tiers and types, and protect the built-in
+    /// tiers. Mutating admission policies are v1 in Kubernetes 1.36 and later, and v1beta1, if enabled, in 1.34 and
+    /// 1.35
     #[arg(long, value_name = "VERSION", value_parser = ["v1", "v1beta1"], num_args = 0..=1, default_missing_value = "v1",
         conflicts_with_all = ["json_schema", "storage", "kinds"])]
     admission: Option<String>,
@@ -74,7 +75,7 @@ fn documents(args: &Crds) -> Result<Vec<Document>, Failure> {
         return Ok(schemas.map(document).collect());
     }
     if let Some(version) = &args.admission {
-        // A policy and its binding have the same name.
+        // A policy and its binding have the same name, so the kind is part of the file name.
         let document = |object: &Value| {
             let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let file = format!("{}_{}.yaml", text("/metadata/name"), text("/kind").to_lowercase());
@@ -162,7 +163,7 @@ mod tests {
         is_made("webhooks/10-policies.yaml", head, &args);
     }
 
-    /// `TORTIE_REFRESH=1` writes it instead.
+    /// Compares a manifest with the generated text. `TORTIE_REFRESH=1` writes the file instead.
     fn is_made(name: &str, head: &str, args: &Crds) {
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
         let made: String = documents(args).unwrap().into_iter().map(|document| document.text).collect();
@@ -177,7 +178,7 @@ mod tests {
         );
     }
 
-    /// With the real Helm too, if `TORTIE_HELM` says where it is (`scripts/helm/build` builds it).
+    /// Also runs the real Helm if `TORTIE_HELM` names its path (`scripts/helm/build` builds it).
     #[test]
     fn the_chart_with_its_own_values_is_the_manifest() {
         let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
@@ -188,7 +189,7 @@ mod tests {
             let mut text = read(&format!("chart/templates/{template}.yaml"));
             for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
                 let (name, value) = line.split_once(": ").unwrap();
-                // One that may be empty has its quotes in both places.
+                // A value that may be empty is quoted in both places.
                 for form in ["", " | quote"] {
                     text = text.replace(&format!("{{{{ .Values.{name}{form} }}}}"), value);
                 }
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// By kind and name.
+    /// Returns the objects by kind and name.
     fn objects(text: &str) -> BTreeMap<(String, String), Value> {
         let objects = codec::documents(text.as_bytes()).unwrap().into_iter().map(|object| {
             let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! `tortie datastore`: runs the embedded store in the foreground.
+//! `tortie datastore`: runs the embedded datastore in the foreground.
 
 use clap::Args;
 use std::error::Error;
@@ -18,36 +18,36 @@ pub struct DatastoreArgs {
     /// Directory of the data; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "/var/lib/tortie/datastore")]
     data_dir: PathBuf,
-    /// Address to listen on: unix:///path, http://127.0.0.1:2379 or, with TLS, https://ADDRESS:2379; may be given several
-    /// times
+    /// Address to listen on: unix:///path, http://127.0.0.1:2379 or, with TLS, https://ADDRESS:2379; may be given
+    /// several times
     #[arg(long, value_name = "URL", default_value = "unix:///run/tortie/datastore.sock")]
     listen: Vec<Listen>,
-    /// Server certificate for https:// addresses, in PEM; read again when it changes
+    /// Server certificate for https:// addresses, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "key_file")]
     cert_file: Option<PathBuf>,
     /// Key of the server certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     key_file: Option<PathBuf>,
-    /// Require client certificates that this authority signed, in PEM
+    /// CA certificate in PEM; clients must present a certificate signed by it
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     trusted_ca_file: Option<PathBuf>,
     /// Allow http:// on addresses other than loopback; connections are not encrypted
     #[arg(long)]
     allow_plaintext: bool,
-    /// Size on disk above which writes are refused; reads, deletes and compaction go on
+    /// Size on disk above which writes are rejected; reads, deletes and compaction still work
     #[arg(long, value_name = "BYTES", default_value_t = Options::DEFAULT_QUOTA_BYTES)]
     quota_bytes: u64,
     /// Keep old revisions for this many seconds; 0 keeps them until a client compacts
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     keep_history: u64,
-    /// Restore this snapshot of `etcdctl snapshot save` first; the data directory must be empty or missing
+    /// First restore this snapshot from `etcdctl snapshot save`; the data directory must be empty or missing
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
 }
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
-    // A few threads carry the network of one machine; more would only hold more memory.
+    // A few threads are enough for the network traffic of one machine; more would only use more memory.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().min(4)))
         .max_blocking_threads(16)
@@ -77,7 +77,7 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     }
     let server = Server::open(&options)?;
     let places: Vec<_> = server.local_addrs().iter().map(Listen::to_string).collect();
-    // Without a reader of standard output the daemon serves all the same.
+    // Ignore write errors: the daemon also works without a reader of standard output.
     let _ =
         writeln!(std::io::stdout(), "ready: serving {} on {}", options.data_dir.display(), places.join(" "));
     server
@@ -91,7 +91,7 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// /run is empty after a boot; the directory of our own socket is ours to make.
+/// Returns the directory of the default socket, which must be created because /run is empty after a boot.
 fn default_socket_dir(listen: &Listen) -> Option<PathBuf> {
     match listen {
         Listen::Unix(path) if path.as_os_str() == Config::DEFAULT_SOCKET => path.parent().map(Into::into),

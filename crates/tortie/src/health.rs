@@ -1,5 +1,6 @@
-//! `tortie health`: the answer a probe of the node waits for, as exit code. Also under the names that manifests use:
-//! `calico component node health --felix-live ...` and `calico-node -felix-live ...`. Those of the controllers are here too.
+//! `tortie health`: reports the result of a node probe as its exit status. Also translates the command names used in
+//! manifests, `calico component node health --felix-live ...` and `calico-node -felix-live ...`, including those of the
+//! controllers.
 
 use crate::up;
 use clap::Args;
@@ -30,13 +31,13 @@ pub struct HealthArgs {
     /// The same as --bird-live: one speaker serves both families
     #[arg(long)]
     bird6_live: bool,
-    /// Check the sessions over IPv4
+    /// Check the BGP sessions over IPv4
     #[arg(long)]
     bird_ready: bool,
-    /// Check the sessions over IPv6
+    /// Check the BGP sessions over IPv6
     #[arg(long)]
     bird6_ready: bool,
-    /// For this long after the start all sessions must be up, later one
+    /// Time after the start during which all sessions must be established; after it, one is enough
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     threshold_time: Duration,
     /// Directory of the node's sockets
@@ -49,7 +50,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     parsed.ok_or_else(|| format!("{text:?} is not a duration like 30s"))
 }
 
-/// The words of other programs for this.
+/// Translates the command lines of Calico's programs to those of `tortie`.
 pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
     let text: Vec<&str> = args.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let name = text.first().and_then(|path| Path::new(path).file_name()).and_then(|name| name.to_str());
@@ -85,7 +86,7 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> 
     if checks.is_empty() {
         return everything(args, out);
     }
-    // All at once: a probe has a time limit.
+    // Run the checks in parallel: a probe has a time limit.
     let outcomes: Vec<Result<(), String>> = std::thread::scope(|scope| {
         let running: Vec<_> = checks.iter().map(|(_, check)| scope.spawn(check)).collect();
         let outcome = |thread: std::thread::ScopedJoinHandle<'_, Result<(), String>>| thread.join();
@@ -97,7 +98,7 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> 
     let mut code = ExitCode::SUCCESS;
     for ((what, _), outcome) in checks.iter().zip(outcomes) {
         if let Err(reason) = outcome {
-            // "ready: BIRD" in the sentence that people know from their events.
+            // Turns "ready: BIRD" into the sentence that Calico's probe prints, which users know from events.
             let (quality, part) = what.split_once(": ").unwrap_or((what, ""));
             writeln!(out, "calico/node is not {quality}: {part} is not {quality}: {reason}")?;
             code = ExitCode::FAILURE;
@@ -106,7 +107,7 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> 
     Ok(code)
 }
 
-/// The checks that the flags name.
+/// Returns the checks that the flags select.
 fn checks(args: &HealthArgs) -> Vec<Check<'_>> {
     let mut checks: Vec<Check<'_>> = Vec::new();
     for (asked, what, bad) in [
@@ -133,7 +134,7 @@ fn checks(args: &HealthArgs) -> Vec<Check<'_>> {
     checks
 }
 
-/// A line for each part; the exit code is that of the worst.
+/// Prints a line for each part. The exit status is that of the worst part.
 fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let health = match health(&args.run_dir) {
         Ok(health) => health,
@@ -173,7 +174,7 @@ fn said<T>(answer: Result<T, Failure>) -> Result<(), String> {
     answer.map(drop).map_err(|failure| failure.to_string())
 }
 
-/// Asks the node over its own socket: nothing has to be switched on for that.
+/// Queries the node over its own socket, which is always enabled, unlike the health port.
 fn health(run_dir: &Path) -> Result<Health, String> {
     let answer = ask(run_dir, "health").map_err(|failure| failure.to_string())?;
     serde_json::from_value(answer).map_err(|error| format!("the node's answer cannot be read: {error}"))

@@ -1,4 +1,4 @@
-//! `tortie hub`: runs a hub in the foreground. Also `calico component typha`, as manifests call it.
+//! `tortie hub`: runs a hub in the foreground. Manifests call it `calico component typha`.
 
 use clap::Args;
 use std::error::Error;
@@ -14,10 +14,10 @@ use tortie_store::config::settings_file;
   ETCD_ENDPOINTS=https://10.0.0.5:2379 tortie hub              with etcd
   TYPHA_SERVERPORT=5474 TYPHA_HEALTHENABLED=true tortie hub    on another port, with probes on port 9098")]
 pub struct HubArgs {
-    /// File of the hub's settings: NAME = VALUE lines
+    /// File with the hub's settings: NAME = VALUE lines
     #[arg(short = 'c', long, value_name = "FILE", default_value = DEFAULT_FILE)]
     config_file: PathBuf,
-    /// Configuration file that says where the datastore is, as for calicoctl
+    /// Configuration file for the datastore connection, as for calicoctl
     #[arg(long, value_name = "FILE", default_value = Config::DEFAULT_FILE)]
     config: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! The one binary. Called as `calicoctl` or `kubectl-calico` it is that, called as `calico` or `calico-ipam` it is that
-//! CNI plugin; called by its own name the first word says which part of it is meant.
+//! The single binary of Tortie. Its name selects the front end: `calicoctl` and `kubectl-calico` are the command line
+//! tool, `calico` and `calico-ipam` the CNI plugins. Under its own name, the first argument selects the subcommand.
 
 mod apiserver;
 mod bgp;
@@ -54,50 +54,51 @@ struct Tortie {
     command: Part,
 }
 
-// Deferred: only the part that was asked for describes its options. The code that describes all of them is large, and a
-// daemon would have it in memory. What a part is for therefore stands here and not with its options.
+// `defer`: clap builds the options of only the selected subcommand. The code that builds all of them is large and would
+// stay in a daemon's memory. The descriptions of subcommands are therefore here and not with their options.
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]
 enum Part {
     /// calicoctl: manage resources in the datastore
     Ctl(Box<Cli>),
-    /// Run the embedded datastore: a server of the etcd v3 protocol for clusters on one machine
+    /// Run the embedded datastore: an etcd v3 server for clusters on one machine
     Datastore(datastore::DatastoreArgs),
-    /// Run the daemon of this host's node: routes, policy, BGP, and the work of the CNI plugins
+    /// Run the node daemon of this host: routes, policy, BGP, and the work of the CNI plugins
     ///
-    /// `tortie up` starts it with everything else that a node needs. Settings are in FelixConfiguration, in the variables
-    /// FELIX_* and in felix.cfg; `tortie settings` shows the values in force.
+    /// `tortie up` starts it together with everything else that a node needs. Settings are read from
+    /// FelixConfiguration, from the FELIX_* environment variables and from felix.cfg; `tortie settings` shows the
+    /// values in effect.
     #[command(after_help = "Examples:
   tortie node                                                   with the embedded datastore of this host
   ETCD_ENDPOINTS=https://10.0.0.5:2379 NODENAME=n1 tortie node  with etcd
   tortie node --record events.jsonl                             record what happens, for `tortie replay`")]
     Node(node::NodeCommand),
-    /// Run the controllers of a cluster of Kubernetes: garbage collection, host endpoints, load balancers
+    /// Run the controllers of a Kubernetes cluster: garbage collection, host endpoints, load balancers
     ///
-    /// They run once in a cluster; of several replicas one leads. What they do is in the resource KubeControllersConfiguration,
-    /// which is followed while they run.
+    /// Run them once per cluster; with several replicas, one is elected leader. They are configured by the
+    /// KubeControllersConfiguration resource and apply changes while running.
     Controllers(controllers::ControllersCommand),
-    /// Run a hub: it watches the datastore once for thousands of nodes (Calico calls it Typha)
+    /// Run a hub, which watches the datastore once for thousands of nodes (Calico's Typha)
     ///
-    /// Nodes with FELIX_TYPHAADDR=HOST:PORT follow a hub instead of the datastore. Settings are in the variables TYPHA_* and in
-    /// typha.cfg, under Typha's names.
+    /// Nodes with FELIX_TYPHAADDR=HOST:PORT connect to a hub instead of the datastore. Settings are read from the
+    /// TYPHA_* environment variables and from typha.cfg, with the same names as Typha's.
     Hub(hub::HubArgs),
-    /// Run the API server for kubectl: projectcalico.org/v3 behind Kubernetes' own API server
+    /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
     ///
-    /// Kubernetes passes on to it whatever is asked of the group once an APIService names it. Objects are kept where nodes look for
-    /// them: as crd.projectcalico.org/v1 in Kubernetes, or in etcd. Who may do what is decided by Kubernetes' rules, and for
-    /// policies by the rules of their tiers.
+    /// kube-apiserver forwards requests for the group to it once an APIService refers to it. Objects are stored where
+    /// nodes read them: as crd.projectcalico.org/v1 in Kubernetes, or in etcd. Requests are authorized by Kubernetes
+    /// RBAC, and for policies also by the permissions on their tiers.
     Apiserver(apiserver::ApiserverCommand),
-    /// Run the webhooks of a cluster whose objects are custom resources of projectcalico.org/v3
+    /// Run the admission webhooks of a cluster that stores objects as custom resources of projectcalico.org/v3
     ///
-    /// Kubernetes asks them before it stores a policy: only those may write it who may do so in its tier. And before it stores
-    /// ClusterInformation, which people only read. Without a certificate they make their own, keep it in the Secret calico-webhooks-tls,
-    /// renew it and tell Kubernetes to believe it.
+    /// kube-apiserver calls them before it stores a policy, to check that the user has permission on its tier, and
+    /// before it stores ClusterInformation, which users may only read. Without a given certificate they generate one,
+    /// store it in the Secret calico-webhooks-tls, renew it and register its CA with Kubernetes.
     Webhooks(webhooks::WebhooksCommand),
     /// Make this host a node: start the datastore and the daemon, install the CNI plugins
     ///
-    /// Without a configured datastore the embedded one is started. What runs already is left as it is, so the command can
-    /// be repeated. `tortie down` undoes it.
+    /// Starts the embedded datastore if no datastore is configured. Running daemons are left alone, so the command can
+    /// be repeated. `tortie down` reverts it.
     #[command(after_help = "Examples:
   tortie up                                            a node with the embedded datastore
   ETCD_ENDPOINTS=https://10.0.0.5:2379 tortie up       a node of a cluster with etcd
@@ -105,7 +106,7 @@ enum Part {
     Up(up::UpArgs),
     #[command(hide = true)]
     Supervise(up::SuperviseArgs),
-    /// Undo `tortie up`; the data of the embedded datastore is kept unless --purge is given
+    /// Revert `tortie up`; the data of the embedded datastore is kept unless --purge is given
     #[command(after_help = "Examples:
   tortie down              refused while containers use the network
   tortie down --force      removes the network of running containers too
@@ -113,39 +114,41 @@ enum Part {
     Down(up::DownArgs),
     /// Run a whole cluster on this machine: every node and every pod is a network namespace
     ///
-    /// For trying things, looking for faults and testing. Needs root; the host's own network is not touched.
+    /// For experiments, debugging and tests. Needs root; the host's own network is not changed.
     Lab(tortie_lab::LabArgs),
-    /// Say whether traffic from one place to another is allowed, which rule decides, and what would have to change
+    /// Show whether traffic between two endpoints is allowed, which rule decides, and what to change
     ///
-    /// Only the datastore is read: no node is asked and no packet is sent. The answer is about the first packet of a new
-    /// flow, with its addresses after services are resolved.
+    /// Reads only the datastore: contacts no node and sends no packet. The result applies to the first packet of a new
+    /// flow, with its addresses after service resolution.
     ///
     /// Exit status: 0 if the traffic is allowed, 1 if it is denied, 2 if the question cannot be answered.
     Explain(Box<Explain>),
-    /// Show which traffic would be newly allowed or denied if resources were applied, or deleted
+    /// Show which traffic would be newly allowed or denied if resources were applied or deleted
     ///
-    /// Nothing is written. For every pair of endpoints the verdicts of policies and profiles at both ends are compared, for
-    /// the first packet of a new flow, over all ports that any rule distinguishes; source ports are assumed to be ephemeral. For
-    /// hosts, traffic from and to the host itself is compared; a change of forwarded traffic is mentioned only.
+    /// Writes nothing. For every pair of endpoints, compares the verdicts of policies and profiles at both ends for the
+    /// first packet of a new flow, over all ports that any rule distinguishes; source ports are assumed to be
+    /// ephemeral. For hosts, compares traffic from and to the host itself; changes to forwarded traffic are only
+    /// mentioned.
     ///
-    /// Exit status, as diff(1): 0 if nothing changes, 1 if something does, 2 if there is trouble.
+    /// Exit status, as for diff(1): 0 if nothing changes, 1 if something does, 2 on errors.
     Diff(Box<Diff>),
-    /// Look for likely mistakes in the cluster's configuration
+    /// Find likely mistakes in the cluster's configuration
     ///
-    /// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles, BGP
-    /// filters and passwords, pools and BGP peers that no node uses, settings without effect, MTUs that do not fit together,
-    /// entries that cannot be read, and pods without policy. Only the datastore and the interfaces of this host are read;
-    /// nothing is changed.
+    /// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles,
+    /// BGP filters and passwords, pools and BGP peers that no node uses, settings without effect, inconsistent MTUs,
+    /// unreadable entries, and pods without policy. Reads only the datastore and the interfaces of this host; changes
+    /// nothing.
     ///
     /// Exit status: 0 if nothing was found, 1 if something was, 2 if the check failed.
     Analyze(Box<Analyze>),
-    /// Show what this host's kernel does with packets: counters, and verdicts as they happen
+    /// Show policy activity in this host's kernel: rule counters, and verdicts as they happen
     Policy(policy::PolicyArgs),
     /// Show the BGP sessions and routes of this host's node
     Bgp(bgp::BgpArgs),
-    /// Show the settings of this host's node: parameters of FelixConfiguration, their values in force and where they come from
+    /// Show the settings of this host's node: parameters of FelixConfiguration, their values in effect and the source
+    /// of each
     Settings(settings::SettingsArgs),
-    /// Replay a recording of `tortie node --record`: the node's plan and how it changed
+    /// Replay a recording of `tortie node --record`: prints the node's plan and its changes
     ///
     /// Needs neither root nor a kernel with the node's interfaces.
     Replay {
@@ -155,14 +158,14 @@ enum Part {
     },
     /// Check the health of this host's node
     ///
-    /// Without flags every part is checked and has a line. Exit status: 0 if the node does its work, 1 if a part is not ready,
-    /// 2 if the node has to be restarted or does not run. With flags only these checks are made, and the exit status is 1 if one
-    /// fails.
+    /// Without flags, checks every part and prints a line for each. Exit status: 0 if the node is ready, 1 if a part is
+    /// not ready, 2 if the node must be restarted or is not running. With flags, runs only these checks; the exit
+    /// status is 1 if one fails.
     Health(health::HealthArgs),
     /// Print the CRDs of all kinds for Kubernetes, or their JSON schemas
     ///
-    /// Kinds that are no custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema but no
-    /// CRD.
+    /// Kinds that are not custom resources in Kubernetes (Node, Profile, WorkloadEndpoint, LiveMigration) have a schema
+    /// but no CRD.
     Crds(crds::Crds),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
@@ -185,7 +188,7 @@ enum Part {
 fn main() -> ExitCode {
     let args: Vec<OsString> = health::in_our_words(std::env::args_os().collect());
     let result = match called_as(&args) {
-        // First of all, and with nothing else set up: a runtime waits for it.
+        // The CNI plugin comes first, without any other setup, since a container runtime waits for it.
         Name::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
         Name::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(done)),
         Name::Tortie => parse(Tortie::command(), &args, |tortie: Tortie| run(tortie.command)),
@@ -194,7 +197,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            // With nobody to tell, the exit code still tells.
+            // Ignore write errors: the exit status still reports the failure.
             let text = failure.to_string();
             let _ = writeln!(std::io::stderr(), "{}", escape_line_controls(&text));
             trouble(&args)
@@ -206,7 +209,7 @@ fn done((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a failure exits with: 1, or 2 where 1 is an answer.
+/// Returns the exit status of a failure: 1, or 2 for commands where 1 is a result.
 fn trouble(args: &[OsString]) -> ExitCode {
     match args.get(1).and_then(|word| word.to_str()) {
         Some("explain" | "diff" | "analyze") => ExitCode::from(2),
@@ -220,7 +223,7 @@ enum Name {
     Tortie,
 }
 
-/// Which front end the name of the program stands for.
+/// Returns the front end that the program name selects.
 fn called_as(args: &[OsString]) -> Name {
     let name = args.first().and_then(|path| Path::new(path).file_name()).and_then(|name| name.to_str());
     match name {
@@ -228,14 +231,14 @@ fn called_as(args: &[OsString]) -> Name {
         Some("kubectl-calico") => Name::Ctl("kubectl-calico"),
         Some("calico") => Name::Plugin(Plugin::Calico),
         Some("calico-ipam") => Name::Plugin(Plugin::CalicoIpam),
-        // A runtime that was given the binary itself.
+        // A container runtime runs the binary itself as a plugin.
         _ if args.len() == 1 && std::env::var_os("CNI_COMMAND").is_some() => Name::Plugin(Plugin::Calico),
         _ => Name::Tortie,
     }
 }
 
-/// Runs what was asked for. Help goes to standard output and is a success; anything else wrong with the arguments is
-/// a failure like others.
+/// Parses the arguments and runs the command. Help and version are printed to standard output and succeed; any other
+/// parse error is a failure.
 fn parse<T: FromArgMatches>(
     mut command: clap::Command,
     args: &[OsString],
@@ -263,7 +266,7 @@ fn run(part: Part) -> Result<ExitCode, Failure> {
         }
         Part::Analyze(args) => {
             let found = block_on(&args.global.log_level, async {
-                // Where they cannot be read, what is in the datastore can still be analysed.
+                // Ignore errors: without the interfaces, the datastore contents can still be analyzed.
                 let interfaces =
                     async { tortie_dataplane::interface_mtus(&tortie_dataplane::Netns::current()?).await };
                 analyze(&args, interfaces.await.unwrap_or_default(), &mut out).await
@@ -337,7 +340,7 @@ fn run_ctl(cli: &Cli) -> Result<(), Failure> {
 fn block_on<T>(log_level: &str, command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let filter = tortie_ctl::log_filter(log_level).map_err(Failure::Message)?;
     tracing_subscriber::fmt().with_max_level(filter).with_writer(std::io::stderr).init();
-    // One thread does: a command waits for one answer at a time.
+    // One thread is enough: a command waits for one response at a time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(command)
 }

@@ -1,4 +1,4 @@
-//! `tortie man DIR`: a man page for each command, made from the help texts.
+//! `tortie man DIR`: writes a man page for each command, generated from the help texts.
 
 use crate::Tortie;
 use clap::{Command, CommandFactory};
@@ -12,7 +12,7 @@ pub fn write(directory: &Path, out: &mut dyn Write) -> Result<(), Failure> {
     let at = |error: std::io::Error| Failure::at(directory, &error);
     std::fs::create_dir_all(directory).map_err(at)?;
     let mut written = 0;
-    // `tortie ctl` is calicoctl, which has pages of its own.
+    // `tortie ctl` is calicoctl, which has its own pages.
     let tortie = Tortie::command().mut_subcommand("ctl", |ctl| ctl.hide(true));
     for mut command in [tortie, Cli::command()] {
         command.build();
@@ -22,7 +22,7 @@ pub fn write(directory: &Path, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(writeln!(out, "Wrote {written} man pages to {}", directory.display())?)
 }
 
-/// The page of a command and those of all below it; how many there are.
+/// Writes the page of a command and of all its subcommands. Returns their number.
 fn pages(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
     let mut text = Vec::new();
     Man::new(command.clone()).render(&mut text)?;

@@ -7,32 +7,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use tortie_node::{LivePods, Logs, NodeArgs, PolicyHandover};
 
-/// How long the end of the daemon waits for requests that are being worked on.
+/// Time that a stopping daemon waits for requests in progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// For calico-node to start and to write its chains.
+/// Default time limit for calico-node to start and to program its chains.
 pub const FELIX_TIMEOUT_SECONDS: u64 = 120;
 
 #[derive(Args, Debug)]
 pub struct NodeCommand {
     #[command(flatten)]
     node: NodeArgs,
-    /// Install the CNI plugins, their configuration and, where there is Kubernetes, a kubeconfig with a token that is kept
-    /// fresh; into /opt/cni/bin (CNI_BIN_DIR) and /etc/cni/net.d (CNI_NET_DIR), or the same below /host where that is mounted
+    /// Install the CNI plugins, their configuration and, with Kubernetes, a kubeconfig whose token is renewed; into
+    /// /opt/cni/bin (CNI_BIN_DIR) and /etc/cni/net.d (CNI_NET_DIR), or the same paths below /host if that is mounted
     #[arg(long, env = "TORTIE_INSTALL_CNI")]
     install_cni: bool,
-    /// Give the host back to Calico and end: wait until the chains of Felix guard every endpoint that our policy guards, then
-    /// remove what --install-cni has installed, policy, our rules in the chains of others and our files. Containers that
-    /// still run keep their interfaces, addresses and routes. The daemon must not run
+    /// Return the host to Calico and exit: wait until Felix's chains protect every endpoint that Tortie's policy
+    /// protects, then remove what --install-cni has installed, the policy table, Tortie's rules in other chains and
+    /// Tortie's files. Running containers keep their interfaces, addresses and routes. The daemon must not be running
     #[arg(long, conflicts_with = "install_cni")]
     leave: bool,
-    /// With --leave: how long to wait for Felix; without its chains nothing is removed
+    /// With --leave: how long to wait for Felix; if its chains do not appear, nothing is removed
     #[arg(long, value_name = "SECONDS", default_value_t = FELIX_TIMEOUT_SECONDS, requires = "leave", conflicts_with = "now")]
     felix_timeout: u64,
-    /// With --leave: remove policy at once. Containers that still run are without policy until another engine has theirs
+    /// With --leave: remove policy immediately. Running containers have no policy until another engine applies its own
     #[arg(long, requires = "leave")]
     now: bool,
-    /// With --leave: remove interfaces, routes and tunnels too. Containers that still run lose their network
+    /// With --leave: also remove interfaces, routes and tunnels. Running containers lose their network
     #[arg(long, requires = "leave")]
     purge: bool,
 }
@@ -40,7 +40,7 @@ pub struct NodeCommand {
 pub fn run(command: NodeCommand, logs: Arc<dyn Logs>, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut args = command.node;
     args.install_cni = command.install_cni;
-    // Also on a small machine: some of what they do waits for the kernel or the disk.
+    // Several threads also on a small machine, since some tasks block on the kernel or the disk.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     if command.leave {
         let pods = if command.purge { LivePods::CutOff } else { LivePods::Kept };
@@ -52,13 +52,13 @@ pub fn run(command: NodeCommand, logs: Arc<dyn Logs>, out: &mut dyn Write) -> Re
             writeln!(out, "{line}")?;
         }
         if pods == LivePods::Kept {
-            writeln!(out, "kept interfaces, addresses and routes of containers, for whoever comes next")?;
+            writeln!(out, "kept: interfaces, addresses and routes of containers")?;
         }
-        writeln!(out, "this host is no node any more")?;
+        writeln!(out, "this host is no longer a node")?;
         return Ok(());
     }
     let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, logs));
-    // What is still at work waits for a runtime that is gone; the next start undoes what it had begun.
+    // Tasks that are still running are abandoned; the next start reverts what they had begun.
     runtime.shutdown_timeout(PATIENCE);
     Ok(outcome?)
 }

@@ -1,5 +1,5 @@
-//! Pages of the reference that are made from the code: every command with its options, and every field of every resource.
-//! Tests say when a page is stale; `make docs-reference` writes them anew.
+//! Generates the reference pages from the code: every command with its options, and every field of every resource.
+//! Tests fail if a page is stale; `make docs-reference` regenerates them.
 #![cfg(test)]
 
 mod cli;
@@ -7,7 +7,7 @@ mod resources;
 
 use std::path::Path;
 
-/// `TORTIE_REFRESH=1` writes the page instead.
+/// Asserts that a page is current. `TORTIE_REFRESH=1` writes the page instead.
 fn is_fresh(name: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
     if std::env::var_os("TORTIE_REFRESH").is_some() {

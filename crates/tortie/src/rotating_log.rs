@@ -1,10 +1,10 @@
-//! A log file with a bound: when it is full it is renamed, and the oldest of the renamed ones goes.
+//! A log file of limited size: a full file is renamed, and the oldest renamed file is removed.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// How many full files are kept beside the one that is written.
+/// Number of rotated files that are kept.
 const KEPT: usize = 3;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct RotatingLog {
 }
 
 impl RotatingLog {
-    /// Goes on where the file ends. No file grows over `most` bytes by more than one write.
+    /// Opens the file for appending. A file exceeds `most` bytes by at most one write.
     pub fn open(path: &Path, most: u64) -> io::Result<RotatingLog> {
         let file = File::options().create(true).append(true).open(path)?;
         let size = file.metadata()?.len();
@@ -30,13 +30,14 @@ impl RotatingLog {
         let written = self.file.write_all(bytes);
         self.size = match &written {
             Ok(()) => self.size + bytes.len() as u64,
-            // A part of it may be there.
+            // A part of the bytes may have been written.
             Err(_) => self.file.metadata().map_or(self.size, |found| found.len()),
         };
         written
     }
 
-    /// The new file first, and room for it: where it cannot be made, all stay as they are.
+    /// Rotates the files. Frees space and creates the new file first: if that fails, the existing files keep their
+    /// names, except the oldest, which is removed.
     fn rotate(&mut self) -> io::Result<()> {
         remove_file(&numbered(&self.path, KEPT))?;
         let new = numbered(&self.path, 0);
@@ -54,7 +55,7 @@ impl RotatingLog {
         Ok(())
     }
 
-    /// The file and the full ones beside it.
+    /// Removes the file and the rotated ones.
     pub fn remove(path: &Path) -> io::Result<()> {
         for path in std::iter::once(path.to_owned()).chain((0..=KEPT).map(|number| numbered(path, number))) {
             remove_file(&path)?;
@@ -63,7 +64,7 @@ impl RotatingLog {
     }
 }
 
-/// If it is there.
+/// Removes a file if it exists.
 fn remove_file(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(sizes.len(), 1 + KEPT);
         assert!(sizes.iter().all(|size| *size <= 110), "{sizes:?}");
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("line 0204\n"));
-        // Another start goes on in the same file.
+        // A new instance appends to the same file.
         let before = std::fs::metadata(&path).unwrap().len();
         RotatingLog::open(&path, 100).unwrap().write(b"again\n").unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), before + 6);

@@ -1,4 +1,4 @@
-//! `tortie webhooks`: answers Kubernetes' questions in the foreground. Also `calico component webhooks`, as manifests call it.
+//! `tortie webhooks`: serves admission webhooks in the foreground. Manifests call it `calico component webhooks`.
 
 use clap::Args;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! The log of daemons: standard error, and for a node a file and syslog if its settings ask for them.
+//! Sets up the log of daemons: standard error, and for a node also a file and syslog according to its settings.
 
 mod screen;
 mod sink;
@@ -21,14 +21,14 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-/// A file of the log never grows beyond this by more than a line; three full ones are kept beside it.
+/// Size at which a log file is rotated; it can exceed this by at most one line. Three rotated files are kept.
 const LOG_BYTES: u64 = 10 << 20;
 
 type Wanted = Box<dyn Filter<Registry> + Send + Sync>;
 type Handle = reload::Handle<Wanted, Registry>;
 
 pub struct Logging {
-    /// `None` where RUST_LOG says what is logged.
+    /// `None` if RUST_LOG sets the filter.
     screen: Option<Handle>,
     file: Handle,
     syslog: Handle,
@@ -38,7 +38,7 @@ pub struct Logging {
     open: Mutex<Open>,
 }
 
-/// What was asked for last.
+/// The currently configured targets.
 #[derive(Default)]
 struct Open {
     file: Option<PathBuf>,
@@ -47,7 +47,7 @@ struct Open {
 }
 
 impl Logging {
-    /// From now on there is a log, on standard error.
+    /// Installs the global subscriber, which logs to standard error.
     pub fn start() -> Logging {
         let given = EnvFilter::try_from_default_env().ok();
         let follows = given.is_none();
@@ -63,8 +63,8 @@ impl Logging {
         let (syslog_filter, syslog) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
         let colours = io::stderr().is_terminal();
         let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![
-            // Errors of a writer are counted there: by default the layer prints them with a macro that panics where standard error
-            // cannot be written.
+            // Write errors are counted by the writer. By default the layer prints them with a macro that panics if
+            // standard error cannot be written.
             fmt::layer()
                 .log_internal_errors(false)
                 .with_writer(Screen::new(counters.clone(), colours))
@@ -77,7 +77,7 @@ impl Logging {
                 .with_ansi(false)
                 .with_filter(file_filter)
                 .boxed(),
-            // The daemon that gets it knows the time, and the level is in the head of a message.
+            // The syslog daemon adds the time, and the level is in the message header.
             fmt::layer()
                 .log_internal_errors(false)
                 .without_time()
@@ -99,7 +99,7 @@ impl Logging {
         }
     }
 
-    /// The old file stays in use if the new one cannot be opened: better there than nowhere.
+    /// Switches to another log file. If the new file cannot be opened, the old one stays in use.
     fn move_file(&self, open: &mut Open, wanted: Option<&LogFile>, problems: &mut Vec<String>) {
         let path = wanted.map(|file| file.path.clone());
         if open.file == path {
@@ -152,13 +152,13 @@ impl Logs for Logging {
             (Some(&self.file), of_file),
             (Some(&self.syslog), settings.syslog.unwrap_or(LogSeverity::Off)),
         ] {
-            // Fails only when there is no log any more.
+            // Fails only if the subscriber is gone.
             let _ = handle.map(|handle| handle.reload(wanted(severity, open.debug_files.clone())));
         }
         for sink in [&self.file_sink, &self.syslog_sink] {
             sink.keep_all(settings.keeps_all);
         }
-        // A new place gets no line that it should not have.
+        // Change the targets after the filters, so that a new target receives no line that its filter excludes.
         self.move_file(&mut open, settings.file.as_ref(), &mut problems);
         self.switch_syslog(&mut open, settings.syslog.is_some(), &mut problems);
         problems
@@ -185,7 +185,7 @@ fn wanted(severity: LogSeverity, debug_files: Option<Regex>) -> Wanted {
         LogSeverity::Error | LogSeverity::Fatal => "error",
         LogSeverity::Off => "off",
     };
-    // The netlink crate warns of every answer that says "not there", which is an answer like others to us.
+    // The netlink crate warns about every ENOENT response, which is a normal result here.
     let nlink = if severity == LogSeverity::Off { "off" } else { "error" };
     let levels = EnvFilter::new(format!("{level},nlink={nlink}"));
     match debug_files {

@@ -1,5 +1,5 @@
-//! Standard error as a part of the log. A line that it does not take is dropped and counted: a full disk or a reader that has gone
-//! ends no daemon.
+//! Standard error as a log target. Lines that cannot be written are dropped and counted: a full disk or a closed pipe
+//! must not end the daemon.
 
 use super::sink::printable_line;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 pub struct Screen {
     counters: Arc<LogCounters>,
     has_colours: bool,
-    /// Lines since the last that was written.
+    /// Number of lines dropped since the last successful write.
     lost: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl Screen {
     }
 }
 
-/// Takes one line.
+/// Writes a single log line.
 pub struct ScreenWriter<'a>(&'a Screen);
 
 impl Write for ScreenWriter<'_> {
@@ -62,7 +62,7 @@ impl<'a> MakeWriter<'a> for Screen {
 mod tests {
     use super::*;
 
-    /// Takes what fits.
+    /// Accepts bytes up to a limit.
     struct Disk(Vec<u8>, usize);
 
     impl Write for Disk {

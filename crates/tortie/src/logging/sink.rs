@@ -1,5 +1,5 @@
-//! A part of the log that must not hold anybody up: lines wait in a bounded queue for a thread that writes them. Those that find
-//! it full are dropped and counted, unless somebody would rather wait.
+//! A log target that does not block its callers: a thread writes lines from a bounded queue. Lines are dropped and
+//! counted when the queue is full, unless the settings ask to wait instead.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ struct Line {
 
 #[derive(Clone)]
 pub struct Sink {
-    /// Where nobody writes, lines are nobody's.
+    /// `None` while no target is open; lines are then discarded.
     queue: Arc<Mutex<Option<SyncSender<Line>>>>,
     keeps_all: Arc<AtomicBool>,
     counters: Arc<LogCounters>,
@@ -34,12 +34,12 @@ impl Sink {
         Sink { queue: Arc::default(), keeps_all: Arc::default(), counters }
     }
 
-    /// Whether lines wait for a place in the queue.
+    /// Sets whether callers wait for space in the queue instead of dropping lines.
     pub fn keep_all(&self, keeps_all: bool) {
         self.keeps_all.store(keeps_all, Ordering::Relaxed);
     }
 
-    /// What waits for the former target still gets there.
+    /// Opens a target and starts its thread. Lines queued for the previous target are still written there.
     pub fn open(&self, thread: &str, target: impl Target) -> io::Result<()> {
         let (sender, receiver) = sync_channel(WAITING);
         let counters = self.counters.clone();
@@ -55,11 +55,11 @@ impl Sink {
     }
 
     fn send(&self, line: Line) {
-        // Not held while anybody waits: the queue can be closed meanwhile.
+        // Do not hold the lock while waiting, so that the queue can be closed in the meantime.
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(queue) = queue else { return };
         match queue.try_send(line) {
-            // Where nobody writes any more it is nobody's line.
+            // A send error means that the target was closed: discard the line.
             Err(TrySendError::Full(line)) if self.keeps_all.load(Ordering::Relaxed) => {
                 let _ = queue.send(line);
             }
@@ -79,8 +79,8 @@ fn write_all(lines: &Receiver<Line>, mut target: impl Target, counters: &LogCoun
     }
 }
 
-/// A line of the log without control characters but the one at its end, and those of colours where there are any: the layer
-/// escapes them in what is logged.
+/// Escapes the control characters of a log line, except the final newline and, if colours are enabled, the escape
+/// character of colour codes. Escape characters in logged values are already escaped by the formatting layer.
 pub fn printable_line(text: &[u8], has_colours: bool) -> Vec<u8> {
     const ESCAPE: &str = "\x1b";
     let text = String::from_utf8_lossy(text);
@@ -92,7 +92,7 @@ pub fn printable_line(text: &[u8], has_colours: bool) -> Vec<u8> {
     (parts.join(ESCAPE) + end).into_bytes()
 }
 
-/// Takes one line.
+/// Writes a single log line.
 pub struct LineWriter<'a> {
     sink: &'a Sink,
     level: Level,
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// A disk that says what it is given and then stands still until it is told to go on.
+    /// A target that reports each line and then blocks until it is told to continue.
     struct Slow {
         written: Sender<Vec<u8>>,
         go_on: Receiver<()>,
@@ -155,7 +155,7 @@ mod tests {
         sink.close();
         drop(go);
         assert_eq!(lines.iter().count(), WAITING);
-        // The first one too: nobody told the disk to go on.
+        // Including the first line: its write fails because the channel is closed.
         assert_eq!(counters.errors.load(Ordering::Relaxed), 1 + WAITING as u64);
     }
 
@@ -181,7 +181,7 @@ mod tests {
             }
             sink.close();
         });
-        // The disk has taken one, the queue is full, and the rest waits.
+        // The target has accepted one line, the queue is full, and the writer waits.
         for _ in 0..all {
             lines.recv().unwrap();
             go.send(()).unwrap();

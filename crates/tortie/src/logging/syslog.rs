@@ -1,4 +1,4 @@
-//! Messages for the syslog daemon of this host, in the form that the C library gives them.
+//! Sends messages to the host's syslog daemon, in the format of the C library.
 
 use super::sink::Target;
 use std::io;
@@ -9,11 +9,11 @@ use tracing::Level;
 
 pub const SOCKET: &str = "/dev/log";
 
-/// Daemons cut longer ones, or refuse them.
+/// Maximum message size: syslog daemons truncate or reject longer messages.
 const LONGEST: usize = 8192;
-/// Facility 3: daemons.
+/// Facility 3: daemon.
 const FACILITY: u8 = 3 << 3;
-/// A daemon that does not read for so long does not get the line.
+/// Time limit for a write. A line is dropped if the syslog daemon does not read for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct Syslog {
@@ -31,7 +31,8 @@ impl Syslog {
 }
 
 impl Target for Syslog {
-    /// The daemon may have been started again since, with another socket of the same name.
+    /// Sends the line. On failure it reconnects once, since the syslog daemon may have been restarted with a new
+    /// socket.
     fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
         let message = message(level, std::process::id(), line);
         self.socket.send(&message).map(drop).or_else(|_| {
@@ -41,7 +42,8 @@ impl Target for Syslog {
     }
 }
 
-/// A line break within the line would begin a message of somebody's choice.
+/// Formats a message. Control characters are replaced, since a newline in the line would start another message with
+/// forged contents.
 fn message(level: Level, pid: u32, line: &[u8]) -> Vec<u8> {
     let severity = match level {
         Level::ERROR => 3,

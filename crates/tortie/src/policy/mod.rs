@@ -1,4 +1,4 @@
-//! `tortie policy`: what the kernel of this host says about policy.
+//! `tortie policy`: shows policy information from this host's kernel.
 
 mod watch;
 
@@ -18,9 +18,10 @@ pub struct PolicyArgs {
 enum Command {
     /// Show how many packets each rule has matched
     ///
-    /// The counters are read from the kernel of the current network namespace; the node's daemon need not run. Rules are
-    /// numbered from 1, as in `explain`. "end" counts packets that were denied at the end of a tier, or because no profile
-    /// allows them. Staged policies are counted but enforce nothing. A counter starts at zero whenever its rule is rewritten.
+    /// The counters are read from the kernel of the current network namespace; the node's daemon need not be running.
+    /// Rules are numbered from 1, as in `explain`. "end" counts packets that were denied at the end of a tier, or
+    /// because no profile allows them. Staged policies are counted but not enforced. A counter is reset whenever its
+    /// rule is rewritten.
     #[command(after_help = "Examples:
   tortie policy counters
   tortie policy counters -o json
@@ -59,8 +60,8 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whose rule it is, and which. What is denied at the end of a tier, or because no profile allows it, is a rule of its
-/// own.
+/// Returns owner and number of a rule. Denials at the end of a tier, or because no profile allows the packet, are
+/// counted as separate rules.
 fn rule(counted: &Counted) -> (String, String) {
     const END: &str = "end";
     match counted {

@@ -1,7 +1,7 @@
-//! `tortie policy watch`: verdicts as they happen, with the rule that decided.
+//! `tortie policy watch`: prints verdicts as they happen, with the rule that decided.
 //!
-//! The kernel counts for every rule, so a change of a counter is a verdict; packets of rules with Log come one by one, with
-//! their addresses.
+//! The kernel counts matches of every rule, so a changed counter is a verdict. Packets of rules with action Log are
+//! received one by one, with their addresses.
 
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use tortie_dataplane::{
     Counted, LoggedPacket, Netns, RuleCounter, Verdict, When, counters, follow_log_group,
 };
 
-/// Logged packets that wait to be printed; the kernel drops what comes when there is no room.
+/// Logged packets that wait to be printed. The kernel drops further packets.
 const WAITING: usize = 1024;
 
-/// Show packets that are denied or allowed as it happens, with the rule that decides
+/// Show denied and allowed packets as they happen, with the rule that decides
 ///
-/// A line for each rule whose counter has changed since the last look, and a line with addresses for each packet that a
-/// rule with action Log matches. Packets of established flows are not judged again and not shown. The kernel of the current
-/// network namespace is watched; the node's daemon need not run.
+/// Prints a line for each rule whose counter has changed since the last poll, and a line with addresses for each packet
+/// that a rule with action Log matches. Packets of established flows are not evaluated again and not shown. Watches the
+/// kernel of the current network namespace; the node's daemon need not be running.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   tortie policy watch                              everything, until interrupted
@@ -35,13 +35,13 @@ pub struct Watch {
     /// Show only rules whose name contains this: np/shop/web, gnp/, tier/default, profile/
     #[arg(long, value_name = "TEXT")]
     policy: Option<String>,
-    /// Look at the counters this often, in milliseconds
+    /// Interval between reads of the counters, in milliseconds
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..))]
     interval: u64,
-    /// Print at most this many lines a second; the rest is counted
+    /// Print at most this many lines per second; the rest is counted
     #[arg(long, value_name = "LINES", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
-    /// End after this many lines
+    /// Stop after this many lines
     #[arg(long, value_name = "LINES")]
     count: Option<u64>,
 }
@@ -67,7 +67,7 @@ impl Shown {
     }
 }
 
-/// Something to print.
+/// A line to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Event {
     verdict: Verdict,
@@ -100,7 +100,7 @@ pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
             ended = &mut follower, if following => {
                 following = false;
                 if let Err(error) = ended {
-                    writeln!(std::io::stderr(), "logged packets are not shown one by one: {error}")?;
+                    writeln!(std::io::stderr(), "cannot show logged packets individually: {error}")?;
                 }
                 continue;
             }
@@ -111,7 +111,7 @@ pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
         for event in events.into_iter().filter(|event| args.wants(event)) {
             let Some(missed) = pace.admits(now) else { continue };
             if missed > 0 {
-                writeln!(out, "{}  {missed} lines left out (--rate {})", clock(now), args.rate)?;
+                writeln!(out, "{}  {missed} lines omitted (--rate {})", clock(now), args.rate)?;
             }
             writeln!(out, "{}  {:<6}  {}  {}", clock(now), event.verdict, event.rule, event.what)?;
             left = left.map(|left| left.saturating_sub(1));
@@ -123,23 +123,23 @@ pub async fn watch(args: &Watch, out: &mut dyn Write) -> Result<(), Failure> {
     }
 }
 
-/// The time of the day, in UTC.
+/// Formats the time of day in UTC.
 fn clock(now: Duration) -> String {
     let seconds = now.as_secs() % (24 * 60 * 60);
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 fn of_packet(packet: LoggedPacket) -> Event {
-    let what = packet.flow.map_or("a packet that cannot be read".to_owned(), |flow| flow.to_string());
+    let what = packet.flow.map_or("unreadable packet".to_owned(), |flow| flow.to_string());
     Event { verdict: Verdict::Log, rule: packet.rule, what }
 }
 
-/// The counters at the last look.
+/// Counter values of the previous poll.
 #[derive(Debug, Default)]
 struct LastCounts(BTreeMap<(Counted, When), (u64, u64)>);
 
 impl LastCounts {
-    /// What has been counted since. A rule that was rewritten counts from zero again.
+    /// Returns the changes since the previous poll. The counter of a rewritten rule restarts from zero.
     fn changes(&mut self, counters: &[RuleCounter]) -> Vec<Event> {
         let mut current = BTreeMap::new();
         let mut events = Vec::new();
@@ -162,7 +162,7 @@ impl LastCounts {
     }
 }
 
-/// How many lines may be printed in a second.
+/// Rate limit for printed lines.
 #[derive(Debug)]
 struct Pace {
     rate: u32,
@@ -176,7 +176,7 @@ impl Pace {
         Pace { rate, second: 0, printed: 0, missed: 0 }
     }
 
-    /// Whether a line may be printed, and how many were left out since the last one.
+    /// Returns the number of lines omitted since the last one if another line may be printed; `None` otherwise.
     fn admits(&mut self, now: Duration) -> Option<u64> {
         if now.as_secs() != self.second {
             self.second = now.as_secs();
@@ -219,7 +219,7 @@ mod tests {
                 "allow gnp/db ingress rule 1 1 packet, 60 bytes"
             ]
         );
-        // Rewritten: it counts from zero.
+        // The rule was rewritten: its counter restarts from zero.
         let events = seen.changes(&[counter("web", Verdict::Deny, 3)]);
         assert_eq!(events[0].what, "3 packets, 180 bytes");
     }

@@ -1,4 +1,4 @@
-//! docs/reference/cli.md: what can be typed.
+//! Generates docs/reference/cli.md: the command line reference.
 
 use crate::Tortie;
 use clap::{Arg, Command, CommandFactory};
@@ -42,7 +42,7 @@ fn summary(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
-/// The command and all below it.
+/// Writes the section of a command and of all its subcommands.
 fn describe(command: &Command, above: &[&str], page: &mut String) {
     let words = [above, &[command.get_name()]].concat();
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
@@ -109,7 +109,7 @@ fn meaning(arg: &Arg) -> String {
     escaped(&text).replace('|', "\\|")
 }
 
-/// Words in angle brackets are not tags.
+/// Escapes angle brackets, which Markdown would take for tags.
 fn escaped(text: &str) -> String {
     text.replace('<', "&lt;")
 }

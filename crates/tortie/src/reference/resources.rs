@@ -1,4 +1,4 @@
-//! docs/reference/resources.md: every kind and every field, from the schemas that the types make.
+//! Generates docs/reference/resources.md: every kind and every field, from the schemas of the types.
 
 use serde_json::Value;
 use std::fmt::Write;
@@ -67,7 +67,7 @@ fn describe(kind: Kind, page: &mut String) {
     }
 }
 
-/// A row for each field below this one.
+/// Writes a row for each field below this one.
 fn fields(schema: &Value, path: &str, page: &mut String) {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -96,7 +96,7 @@ fn row(schema: &Value, path: &str, required: bool, page: &mut String) {
     fields(schema, path, page);
 }
 
-/// Entries of a list or a map: a row of their own if they are no plain text.
+/// Writes the entries of a list or a map, unless they are plain strings.
 fn below(schema: &Value, path: &str, page: &mut String) {
     let plain = schema["properties"].is_null() && schema["items"].is_null() && schema["enum"].is_null();
     match plain && schema["type"] == "string" && !is_bounded(schema) {
@@ -110,7 +110,7 @@ fn is_bounded(schema: &Value) -> bool {
     ["minimum", "maximum"].iter().any(|keyword| !schema[keyword].is_null())
 }
 
-/// What a value looks like.
+/// Describes the type of a value.
 fn kind(schema: &Value) -> String {
     if let Some(values) = schema["enum"].as_array() {
         let words: Vec<String> = values

@@ -1,4 +1,4 @@
-//! `tortie settings`: every parameter, its value in force on this node, and where that comes from.
+//! `tortie settings`: shows every parameter, its value in effect on this node, and the source of the value.
 
 mod page;
 
@@ -17,10 +17,10 @@ use tortie_ctl::{Failure, layout};
   tortie settings healthPort bpf     parameters whose names contain one of these words
   tortie settings --all -o json      for programs")]
 pub struct SettingsArgs {
-    /// Show only parameters whose names contain one of these words, in any case
+    /// Show only parameters whose names contain one of these words, case-insensitive
     #[arg(value_name = "WORD")]
     words: Vec<String>,
-    /// Show parameters with their default too
+    /// Also show parameters with default values
     #[arg(short, long)]
     all: bool,
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]

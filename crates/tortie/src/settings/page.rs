@@ -1,4 +1,4 @@
-//! docs/settings.md, made from the tables of the code; a test says when it is stale.
+//! Generates docs/settings.md from the parameter tables. A test fails if the page is stale.
 #![cfg(test)]
 
 use std::fmt::Write;
@@ -26,7 +26,7 @@ that cannot be read is left out.
 `tortie settings` shows the values in force on a node and where each comes from.
 ";
 
-/// What a name and a default do not say.
+/// Details that names and defaults do not show.
 const NOTES: &str = "
 The log goes to standard error, where systemd or the container runtime keeps it. It goes to a file too if `logFilePath` or
 `logSeverityFile` is set to something else than `none`, and to the host's syslog (`/dev/log`) if `logSeveritySys` is: unlike Felix,
@@ -101,7 +101,7 @@ default is named in the log and on the health page.
     page
 }
 
-/// Where it can be set, and its default.
+/// Renders the places where a parameter can be set, and its default.
 fn places(in_force: &InForce, own: bool) -> String {
     let parameter = in_force.parameter;
     let key = if own { "-".to_owned() } else { format!("`{}`", parameter.key) };
@@ -109,7 +109,7 @@ fn places(in_force: &InForce, own: bool) -> String {
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
     let name: String = first.into_iter().chain(letters).collect();
     let (variable, local) = match parameter.key {
-        // It says which nodes an object is for.
+        // It selects the nodes that an object applies to.
         "nodeSelector" => ("-".to_owned(), "-".to_owned()),
         _ => (format!("`FELIX_{}`", name.to_ascii_uppercase()), format!("`{name}`")),
     };

@@ -1,4 +1,4 @@
-//! The containers that this host's node has attached, read from the node's journal: its daemon need not run.
+//! Reads the containers attached by this host's node from the node's journal. The daemon need not be running.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -6,16 +6,16 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// What a record of the journal says to people.
+/// The fields of a journal record that are shown to users.
 #[derive(Debug, Deserialize)]
 pub struct Attachment {
     id: Id,
     phase: String,
-    /// Empty if it is unknown, for a container that another program attached.
+    /// Empty if unknown, for a container that another program attached.
     pub network: String,
     netns: String,
     pub host_interface: String,
-    /// Namespace and name.
+    /// Namespace and name of the endpoint.
     endpoint: Option<(String, String)>,
 }
 
@@ -34,7 +34,7 @@ impl Attachment {
         &self.id.ifname
     }
 
-    /// Whether the container still runs. `interfaces` are those of the host.
+    /// Returns whether the container is still running. `interfaces` are those of the host.
     pub fn is_live(&self, interfaces: &BTreeMap<String, bool>) -> bool {
         let runs = match self.netns.is_empty() {
             true => interfaces.contains_key(&self.host_interface),
@@ -54,8 +54,8 @@ impl fmt::Display for Attachment {
     }
 }
 
-/// All records. Those that cannot be read are passed over: the node names them, and the interfaces of their containers are unknown
-/// then.
+/// Reads all records. Unreadable records are skipped: the node reports them, and the interfaces of their containers
+/// count as unknown.
 pub fn read(journal: &Path) -> io::Result<Vec<Attachment>> {
     let entries = match std::fs::read_dir(journal) {
         Ok(entries) => entries,

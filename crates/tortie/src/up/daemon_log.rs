@@ -1,4 +1,5 @@
-//! What a supervised daemon prints, kept as far as the disk takes it: neither the daemon nor its supervisor ends with the disk.
+//! Log of a supervised daemon. A full disk ends neither the daemon nor its supervisor: lines that cannot be written are
+//! dropped and counted.
 
 use crate::rotating_log::RotatingLog;
 use std::fs::File;
@@ -6,13 +7,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The counter is always as long as this, so that a full disk has room for every value.
+/// Fixed width of the counter, so that it can be updated in place on a full disk.
 const COUNTER_DIGITS: usize = 20;
 
 #[derive(Debug)]
 pub struct DaemonLog {
     log: RotatingLog,
-    /// Beside the log, for `tortie health`; `None` where it cannot be made.
+    /// Counter file next to the log, for `tortie health`; `None` if it cannot be created.
     counter: Option<File>,
     /// Since the supervisor started.
     dropped_lines: u64,
@@ -28,7 +29,7 @@ impl DaemonLog {
         Ok(daemon_log)
     }
 
-    /// Drops and counts what cannot be written. The count goes to the log with the next line that can.
+    /// Writes to the log. Drops and counts what cannot be written, and logs the count before the next successful write.
     pub fn write(&mut self, bytes: &[u8]) {
         let unreported = self.dropped_lines - self.reported_lines;
         if unreported > 0 {
@@ -46,12 +47,12 @@ impl DaemonLog {
 
     fn write_counter(&self) {
         if let Some(counter) = &self.counter {
-            // Over what is there already. Without the counter the log still has the report.
+            // Overwrites the counter in place. If that fails, the count is still reported in the log.
             let _ = counter.write_all_at(format!("{:0COUNTER_DIGITS$}\n", self.dropped_lines).as_bytes(), 0);
         }
     }
 
-    /// Removes the log and what is beside it.
+    /// Removes the log and its counter.
     pub fn remove(path: &Path) -> io::Result<()> {
         RotatingLog::remove(path)?;
         match std::fs::remove_file(counter_path(path)) {
@@ -61,7 +62,7 @@ impl DaemonLog {
     }
 }
 
-/// Lines of a daemon's log that were dropped since its supervisor started; none where there is no supervisor.
+/// Returns the number of dropped lines since the supervisor started; 0 without a supervisor.
 pub fn dropped_lines(log: &Path) -> u64 {
     let text = std::fs::read_to_string(counter_path(log)).unwrap_or_default();
     text.trim().parse().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What an `up` made on this host.
+//! Record of what `tortie up` created on this host.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The datastore is ours.
+    /// Whether the datastore is the embedded one.
     pub embedded: bool,
     pub network: String,
-    /// The daemons are services of systemd.
+    /// Whether the daemons are systemd services.
     #[serde(default)]
     pub systemd: bool,
     pub files: BTreeSet<PathBuf>,
@@ -21,7 +21,7 @@ impl Manifest {
         path(state_dir).exists()
     }
 
-    /// Empty if there is none yet.
+    /// Loads the manifest; empty if there is none yet.
     pub fn load(state_dir: &Path) -> io::Result<Manifest> {
         match std::fs::read(path(state_dir)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),

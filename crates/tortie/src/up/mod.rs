@@ -1,6 +1,7 @@
-//! `tortie up` makes this host a node in one command, `tortie down` undoes it.
+//! `tortie up` makes this host a node with one command, `tortie down` reverts it.
 //!
-//! What is made is written down first, in `up.json` of the state directory, so that `down` finds it after a crash too.
+//! Everything is recorded before it is created, in `up.json` of the state directory, so that `down` also works after a
+//! crash.
 
 mod attachments;
 mod daemon_log;
@@ -32,48 +33,50 @@ use tortie_model::Kind;
 use tortie_node::{CniFiles, LivePods, NodeArgs, PolicyHandover};
 use tortie_store::{Client, Config, Error, Resources};
 
-/// How long a daemon may take to be ready; generous, since machines are busy.
+/// Time limit for a daemon to become ready on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
-/// What the node needs to take its routes out of the kernel once its blocks are gone.
+/// Time for the node to remove its routes from the kernel after its blocks were released.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How much of a daemon's log is shown when it does not come up.
+/// Number of log lines shown when a daemon fails to start.
 const LOG_LINES: usize = 10;
 
 #[derive(Args, Debug)]
 pub struct UpArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Where the runtime looks for CNI plugins
+    /// Directory in which the container runtime looks for CNI plugins
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
     cni_bin_dir: PathBuf,
-    /// Where the runtime looks for network configurations
+    /// Directory in which the container runtime looks for network configurations
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
-    /// Name of the network that containers join [default: that of Calico's configuration if there is one, else tortie]
+    /// Name of the network that containers join [default: the name in Calico's configuration if there is one, otherwise
+    /// tortie]
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
-    /// Give containers IPv6 addresses too
+    /// Also assign IPv6 addresses to containers
     #[arg(long)]
     ipv6: bool,
     /// Restart the daemons, for example with a new binary; containers keep their network
     #[arg(long)]
     restart: bool,
-    /// Check that this host can become a node, and change nothing: the CNI files, their directories and the datastore
+    /// Check that this host can become a node, without changing anything: the CNI files, their directories and the
+    /// datastore
     #[arg(long, conflicts_with = "restart")]
     check: bool,
-    /// What keeps the daemons running: systemd, or a small supervisor of our own
+    /// What keeps the daemons running: systemd, or Tortie's own supervisor
     #[arg(long, value_name = "MANAGER", value_enum, default_value = "auto")]
     service_manager: ServiceManager,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ServiceManager {
-    /// systemd, if it runs this machine and the directories are the usual ones
+    /// systemd, if it is running and the default directories are used
     Auto,
-    /// Services of systemd, which also start after a reboot
+    /// systemd services, which also start after a reboot
     Systemd,
-    /// A supervisor of our own; after a reboot run `tortie up` again
+    /// Tortie's own supervisor; after a reboot run `tortie up` again
     Own,
 }
 
@@ -81,26 +84,27 @@ enum ServiceManager {
 pub struct DownArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Take the network away from containers that still run
+    /// Remove the network of running containers
     #[arg(long)]
     force: bool,
-    /// Give the host back to Calico: containers keep their network, the CNI files that were there before are restored, and the node
+    /// Return the host to Calico: containers keep their network, the previous CNI files are restored, and the node
     /// stays in the datastore
     #[arg(long, conflicts_with_all = ["force", "purge"])]
     keep_pods: bool,
-    /// With --keep-pods: how long to wait until the chains of Felix guard every endpoint that our policy guards; without them
-    /// nothing is removed
+    /// With --keep-pods: how long to wait until Felix's chains protect every endpoint that Tortie's policy protects;
+    /// otherwise nothing is removed
     #[arg(long, value_name = "SECONDS", default_value_t = FELIX_TIMEOUT_SECONDS, requires = "keep_pods", conflicts_with = "now")]
     felix_timeout: u64,
-    /// With --keep-pods: remove policy at once. Containers that still run are without policy until another engine has theirs
+    /// With --keep-pods: remove policy immediately. Running containers have no policy until another engine applies its
+    /// own
     #[arg(long, requires = "keep_pods")]
     now: bool,
-    /// Remove the data of the embedded datastore too: pools, policies, everything in it
+    /// Also remove the data of the embedded datastore: pools, policies, everything in it
     #[arg(long)]
     purge: bool,
 }
 
-/// May be repeated: what is there already is left as it is.
+/// Makes this host a node. Can be repeated: what exists already is left alone.
 pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let exe = std::env::current_exe()?;
     let node = &args.node;
@@ -111,13 +115,13 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
         std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
     }
     let mut manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
-    // Before anything is started: a network that cannot be taken over is found now.
+    // Check the CNI files before starting anything, to detect a network that cannot be taken over.
     let installation = CniInstallation::prepare(&args, &manifest)?;
     if let Some(warning) = installation.warning() {
         writeln!(out, "{warning}")?;
     }
     manifest.network = installation.network().to_owned();
-    // What was begun by one is not gone on with by the other.
+    // Keep the service manager of an earlier `up`.
     if !Manifest::exists(&node.state_dir) {
         manifest.systemd = by_systemd(&args);
     }
@@ -153,14 +157,14 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     }
     wait(&daemon, || ask(node, "STATUS", &[], &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
 
-    // Last: from now on the runtime uses them.
+    // Install the plugins last, since the runtime uses them from now on.
     installation.install(&mut manifest, &node.state_dir)?;
     let (network, conflist) = (installation.network(), installation.conflist.display());
     writeln!(out, "this host is a node; containers join network {network} by {conflist}")?;
     Ok(())
 }
 
-/// Finds what would make `up` fail, before anything of this host is stopped or changed.
+/// Detects problems that would make `up` fail, before anything on this host is stopped or changed.
 fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let node = &args.node;
     let manifest = Manifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
@@ -190,7 +194,7 @@ fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(writeln!(out, "this host can become a node; nothing was changed")?)
 }
 
-/// Fails if a file cannot be made in a directory, or the directory cannot be made.
+/// Fails if the directory cannot be created, or a file cannot be created in it.
 fn can_write(dir: &Path) -> Result<(), Failure> {
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
     if !existing.is_dir() {
@@ -202,7 +206,7 @@ fn can_write(dir: &Path) -> Result<(), Failure> {
         .map_err(|error| at(existing, &error))
 }
 
-/// Starts a daemon unless it runs, or again if it does; says what was done, if anything.
+/// Starts a daemon unless it is running, or restarts it. Returns what was done, if anything.
 fn start(daemon: &Daemon, restart: bool) -> Result<Option<&'static str>, Failure> {
     let word = if restart && daemon.is_running() { "restarted" } else { "started" };
     if word == "restarted" {
@@ -215,12 +219,12 @@ fn by_systemd(args: &UpArgs) -> bool {
     match args.service_manager {
         ServiceManager::Systemd => true,
         ServiceManager::Own => false,
-        // A node with directories of its own may be one of several on this machine.
+        // A node with other directories may be one of several on this machine.
         ServiceManager::Auto => args.node.is_the_hosts() && systemd::is_here(),
     }
 }
 
-/// Goes on past failures and names all of them.
+/// Reverts `up`. Continues after failures and reports all of them.
 pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let node = &args.node;
     let data = node.state_dir.join("datastore");
@@ -294,7 +298,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     };
     let left = leave(node, &manifest, &attached);
     stop(node_daemon(node, &exe), &mut failures);
-    // While it ran it may have claimed again what was taken from it: addresses of its tunnels.
+    // The daemon may have reclaimed tunnel addresses while it was still running, so delete the node again.
     let gone = left.and_then(|member| member.map_or(Ok(()), |member| member.delete()));
     if let Err(error) = gone {
         failures.push(format!("leaving the cluster: {error}"));
@@ -337,7 +341,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), Failure> {
     }
     Manifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     for dir in [&node.run_dir, &node.state_dir] {
-        // Others may keep something there.
+        // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
     }
     match failures.is_empty() {
@@ -354,7 +358,7 @@ fn give_back(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // Before the daemons stop: services that are stopped do not start again after a reboot.
+    // Wait before the daemons are stopped: stopped services do not start again after a reboot.
     if let PolicyHandover::ToFelix(limit) = handover {
         runtime.block_on(tortie_node::await_felix(limit)).map_err(Failure::Message)?;
     }
@@ -379,35 +383,35 @@ fn give_back(
     }
     Manifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     for dir in [&node.run_dir, &node.state_dir] {
-        // Others may keep something there.
+        // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
     }
     writeln!(out, "kept: interfaces, addresses and routes of containers, and the node in the datastore")?;
     Ok(writeln!(out, "this host is free for Calico")?)
 }
 
-/// What a former `down` kept.
+/// Removes the data that an earlier `down` kept.
 fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), Failure> {
     std::fs::remove_dir_all(data).map_err(|error| at(data, &error))?;
     let _ = std::fs::remove_dir(state_dir);
     Ok(writeln!(out, "removed: the datastore in {}", data.display())?)
 }
 
-/// Nobody looks after policy any more.
+/// Removes the policy table, since no daemon maintains it any more.
 fn open_up() -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let removal = async { tortie_dataplane::remove_policy(&tortie_dataplane::Netns::current()?).await };
     runtime.block_on(removal).map_err(|error| Failure::Message(error.to_string()))
 }
 
-/// This host's node, in the datastore.
+/// This host's node in the datastore.
 struct Member {
     config: Config,
     name: String,
 }
 
 impl Member {
-    /// With its blocks, and with whatever else is left of it if it is gone.
+    /// Deletes the node with its blocks. If the node is already gone, deletes what is left of it.
     fn delete(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -420,7 +424,7 @@ impl Member {
     }
 }
 
-/// This host's node in the datastore, as its daemon knows it. None: there is no daemon.
+/// Returns this host's node in the datastore, as its daemon knows it; `None` if there is no daemon.
 fn member(node: &NodeArgs, manifest: &Manifest) -> Result<Option<Member>, Failure> {
     if !node.socket().exists() {
         return Ok(None);
@@ -433,7 +437,7 @@ fn member(node: &NodeArgs, manifest: &Manifest) -> Result<Option<Member>, Failur
     Ok(Some(Member { config, name }))
 }
 
-/// Removes what is attached, and the node. None: there is no daemon that could.
+/// Detaches the containers and deletes the node; `None` if there is no daemon to do it.
 fn leave(node: &NodeArgs, manifest: &Manifest, attached: &[Attachment]) -> Result<Option<Member>, Failure> {
     let Some(member) = member(node, manifest)? else { return Ok(None) };
     let attached_networks = attached.iter().map(|attachment| attachment.network.as_str());
@@ -458,7 +462,7 @@ fn accepted(answer: &str) -> Result<(), Failure> {
     }
 }
 
-/// What an error of CNI says, for people: the line that says how it went and the braces are left out.
+/// Extracts the message of a CNI error, without the status line and the JSON.
 fn reason(answer: &str) -> String {
     let text = answer.split_once('\n').map_or(answer, |(_, text)| text);
     let error: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
@@ -467,7 +471,7 @@ fn reason(answer: &str) -> String {
     if said.is_empty() { text.trim().to_owned() } else { said.join(": ") }
 }
 
-/// Asks the node's daemon as a plugin would.
+/// Sends a request to the node's daemon like a CNI plugin.
 fn ask(
     node: &NodeArgs,
     command: &str,

@@ -1,5 +1,5 @@
-//! The CNI files of `tortie up`: the plugins and the configuration of the network, where the runtime looks for them. Those of Calico
-//! are kept until `tortie down`, and the settings of its network are carried over.
+//! Installs the CNI files of `tortie up`: the plugins and the network configuration, in the runtime's directories.
+//! Calico's files are kept until `tortie down`, and the settings of its network are carried over.
 
 use super::UpArgs;
 use super::manifest::Manifest;
@@ -10,10 +10,10 @@ use tortie_ctl::Failure;
 use tortie_node::CniFiles;
 
 const CONFLIST: &str = "10-calico.conflist";
-/// Of a host that has had no network before.
+/// Default network name of a host without a previous network.
 const NETWORK: &str = "tortie";
 
-/// What is written where.
+/// The files to install.
 #[derive(Debug)]
 pub struct CniInstallation {
     pub conflist: PathBuf,
@@ -21,12 +21,12 @@ pub struct CniInstallation {
     list: Value,
     /// Whether another installation had a network here.
     pub is_takeover: bool,
-    /// Whether the configuration that is there is not JSON: nothing is carried over from it.
+    /// Whether the existing configuration is not JSON, so that nothing is carried over from it.
     is_unreadable: bool,
 }
 
 impl CniInstallation {
-    /// Finds everything that would make the installation fail. Changes nothing.
+    /// Detects everything that would make the installation fail. Changes nothing.
     pub fn prepare(args: &UpArgs, manifest: &Manifest) -> Result<CniInstallation, Failure> {
         let files = CniFiles::load(&args.node.state_dir).map_err(Failure::Message)?;
         let programs =
@@ -51,17 +51,18 @@ impl CniInstallation {
         self.list["name"].as_str().unwrap_or(NETWORK)
     }
 
-    /// What the operator should know before the installation.
+    /// Returns a warning for the operator, if any.
     pub fn warning(&self) -> Option<String> {
         let path = self.conflist.display();
         self.is_unreadable
             .then(|| format!("warning: {path} is not JSON: it is kept, and nothing is carried over from it"))
     }
 
-    /// The programs first: a runtime uses the network as soon as it is there.
+    /// Installs the plugins before the configuration, since a runtime uses the network as soon as its configuration
+    /// exists.
     pub fn install(&self, manifest: &mut Manifest, state_dir: &Path) -> Result<(), Failure> {
         let mut files = CniFiles::load(state_dir).map_err(Failure::Message)?;
-        // A former version noted them in its own list.
+        // An earlier version recorded these files in the manifest.
         for path in self.programs.iter().chain([&self.conflist]) {
             if manifest.files.contains(path) {
                 files.claim(path).map_err(Failure::Message)?;

@@ -1,5 +1,5 @@
-//! A daemon of ours that outlives the command that starts it: a service of systemd, or a process of its own with a
-//! supervisor, found again by its pid file.
+//! A Tortie daemon that outlives the command that starts it: a systemd service, or a process with a supervisor, found
+//! by its pid file.
 
 use super::daemon_log::DaemonLog;
 use super::systemd;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tortie_process::{PidFile, Signal};
 
-/// After this a process that does not end is killed.
+/// Time after which a process that does not exit is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -22,7 +22,7 @@ pub struct Daemon {
     pub exe: PathBuf,
     pub words: Vec<OsString>,
     pub environment: Vec<(&'static str, OsString)>,
-    /// More of the environment, for systemd.
+    /// Additional environment variables for the systemd service.
     pub environment_file: Option<PathBuf>,
     pub by_systemd: bool,
     run_dir: PathBuf,
@@ -45,7 +45,7 @@ impl Daemon {
         self.run_dir.join(format!("{}.log", self.name))
     }
 
-    /// Where people find its log, and the last lines of it.
+    /// Returns where users find the log, and its last lines.
     pub fn end_of_log(&self, lines: usize) -> (String, String) {
         if self.by_systemd {
             let place = format!("journalctl -u {}", systemd::name(self.name));
@@ -61,7 +61,7 @@ impl Daemon {
         PidFile::at(self.run_dir.join(format!("{}.pid", self.name)))
     }
 
-    /// Starts it unless it runs; whether it had to.
+    /// Starts the daemon unless it is running. Returns whether it was started.
     pub fn start(&self) -> io::Result<bool> {
         if self.is_running() {
             return Ok(false);
@@ -70,7 +70,7 @@ impl Daemon {
             systemd::start(self)?;
             return Ok(true);
         }
-        // What the supervisor itself has to say is in the same file.
+        // Messages of the supervisor itself go to the same file.
         let log = File::options().create(true).append(true).open(self.log())?;
         let child = Command::new(&self.exe)
             .args(["supervise", "--name", self.name, "--log"])

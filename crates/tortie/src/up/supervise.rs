@@ -1,5 +1,5 @@
-//! A small supervisor for hosts without systemd: it starts a daemon again when that ends, and keeps its log within bounds.
-//! It ends with the daemon on SIGTERM; if it is killed, the daemon ends too.
+//! A small supervisor for hosts without systemd: it restarts a daemon that exits, and limits the size of its log. On
+//! SIGTERM it stops the daemon and exits; if it is killed, the daemon exits too.
 
 use super::daemon_log::DaemonLog;
 use clap::Args;
@@ -14,21 +14,21 @@ use tokio::sync::mpsc;
 use tortie_ctl::Failure;
 use tortie_process::{SUPERVISED, Signal};
 
-/// A daemon that ends before this on its first start has something to say that a restart does not change.
+/// If the daemon exits within this time on its first start, the supervisor gives up, since a restart would not help.
 const TRIAL: Duration = Duration::from_secs(5);
-/// A daemon that has run for this long starts again at once when it ends.
+/// A daemon that has run for this long is restarted without delay.
 const STEADY: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// After this a daemon that does not end is killed.
+/// Time after which a daemon that does not exit is killed.
 const GRACE: Duration = Duration::from_secs(8);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOG_BYTES: u64 = 10 << 20;
 const WAITING: usize = 64;
 
-/// Run a daemon, start it again when it ends, and rotate its log
+/// Run a daemon, restart it when it exits, and rotate its log
 #[derive(Args, Debug)]
 pub struct SuperviseArgs {
-    /// What the log calls it
+    /// Name of the daemon in the log
     #[arg(long, value_name = "NAME")]
     name: String,
     #[arg(long, value_name = "FILE")]
@@ -40,7 +40,7 @@ pub struct SuperviseArgs {
 }
 
 pub fn supervise(args: &SuperviseArgs) -> Result<(), Failure> {
-    // One thread: the daemon ends when the thread that started it does.
+    // One thread: the daemon's parent-death signal is sent when the thread that started it exits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(args))
 }
@@ -63,7 +63,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), Failure> {
                 _ = interrupt.recv() => return stop(child, output, &mut log).await,
             }
         };
-        // What it said last. Somebody whom it started may hold the pipe open: that one is not waited for.
+        // Write the daemon's last output. A process that it started may keep the pipe open and is not waited for.
         while let Ok(Some(bytes)) = tokio::time::timeout(LAST_WORDS, output.recv()).await {
             log.write(&bytes);
         }
@@ -86,7 +86,7 @@ fn ended(name: &str, status: ExitStatus, wait: Duration) -> String {
     format!("supervisor: {name} ended ({status}); starting it again in {} s\n", wait.as_secs())
 }
 
-/// The daemon, and what it prints.
+/// Starts the daemon. Returns the process and the channel with its output.
 fn start(args: &SuperviseArgs) -> Result<(Child, mpsc::Receiver<Vec<u8>>), Failure> {
     let (program, words) =
         args.command.split_first().ok_or_else(|| Failure::message("there is no command to supervise"))?;
@@ -107,7 +107,8 @@ fn start(args: &SuperviseArgs) -> Result<(Child, mpsc::Receiver<Vec<u8>>), Failu
     Ok((child, output))
 }
 
-/// Until the end of the pipe. The channel is bounded: a daemon that prints faster than the disk writes waits.
+/// Copies until the end of the pipe. The channel is bounded: a daemon that prints faster than the log is written has to
+/// wait.
 async fn copy(mut from: impl AsyncRead + Unpin, to: mpsc::Sender<Vec<u8>>) {
     let mut buffer = vec![0; 8192];
     while let Ok(count) = from.read(&mut buffer).await {
@@ -117,7 +118,7 @@ async fn copy(mut from: impl AsyncRead + Unpin, to: mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// Passes the wish to end on, and waits for the end.
+/// Sends SIGTERM to the daemon and waits until it has exited.
 async fn stop(
     mut child: Child,
     mut output: mpsc::Receiver<Vec<u8>>,
@@ -137,7 +138,7 @@ async fn stop(
     }
 }
 
-/// How long to wait before the next start: longer each time, unless the daemon had run well.
+/// Delay before the next start, doubled after each short run and reset after a long one.
 #[derive(Debug, Default)]
 struct Pause(u32);
 

@@ -1,4 +1,4 @@
-//! Daemons as services of systemd, which starts them again when they end and after a reboot, and keeps their logs.
+//! Runs daemons as systemd services, which restart on failure and after a reboot. Their logs are in the journal.
 
 use super::process::Daemon;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 const UNITS: &str = "/etc/systemd/system";
 
-/// Whether systemd runs this machine.
+/// Returns whether systemd is the init system of this machine.
 pub fn is_here() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
@@ -22,7 +22,7 @@ pub fn file(daemon: &str) -> PathBuf {
     Path::new(UNITS).join(name(daemon))
 }
 
-/// The text of a unit.
+/// Renders the unit file.
 pub fn unit(daemon: &Daemon) -> String {
     let (what, after) = match daemon.name {
         "datastore" => ("Tortie's embedded datastore", "local-fs.target"),
@@ -70,8 +70,8 @@ pub fn unit(daemon: &Daemon) -> String {
     )
 }
 
-/// What the node reads from its environment, as it is now: a service does not inherit it. Passwords may be among it, so
-/// only root may read the file.
+/// Saves the environment variables that the node reads, since a service does not inherit them. The file may contain
+/// passwords, so only root may read it.
 pub fn keep_environment(path: &Path) -> io::Result<()> {
     const NAMES: [&str; 9] = [
         "IP",
@@ -96,7 +96,7 @@ pub fn keep_environment(path: &Path) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// A word of a command line; systemd knows quotes, and `%` and `$` mean something to it.
+/// Quotes a word of a command line for systemd, which interprets quotes, `%` and `$`.
 fn quoted(word: &OsStr) -> String {
     let word = word.to_string_lossy().replace('%', "%%").replace('$', "$$");
     match word.contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\\') {
@@ -125,7 +125,7 @@ pub fn is_running(daemon: &str) -> bool {
     state.is_ok_and(|status| status.success())
 }
 
-/// The end of its log.
+/// Returns the end of the daemon's log.
 pub fn log(daemon: &str, lines: usize) -> String {
     let output = Command::new("journalctl")
         .args(["--no-pager", "--output=cat", "--lines", &lines.to_string(), "--unit", &name(daemon)])

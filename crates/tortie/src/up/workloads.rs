@@ -1,5 +1,5 @@
-//! Workloads that run on this host and that the node's journal does not know: attached by another program and not adopted yet.
-//! The kernel and the datastore are asked; what cannot be read is not taken for absent.
+//! Finds workloads on this host that are not in the node's journal: attached by another program and not adopted yet.
+//! Reads the kernel and the datastore; a read error is returned and not treated as absence.
 
 use super::attachments::Attachment;
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_node::NodeArgs;
 use tortie_store::{Client, Config, Resources};
 
-/// Names of the interfaces of this host, and whether each is an end of a veth pair.
+/// Returns the names of this host's interfaces, and whether each is one end of a veth pair.
 pub fn interfaces() -> Result<BTreeMap<String, bool>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let names = async { tortie_dataplane::interface_names(&Netns::current()?).await };
     runtime.block_on(names).map_err(|error| Failure::Message(error.to_string()))
 }
 
-/// Returns the interfaces of workloads that no record has, each with its endpoint if the datastore has one.
+/// Returns the workload interfaces that are not in the journal, each with its endpoint if the datastore has one.
 pub fn unknown(
     node: &NodeArgs,
     interfaces: &BTreeMap<String, bool>,
