@@ -334,7 +334,7 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
         }
         LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
             let cluster = Cluster::load(place)?;
-            cluster.check_plain("kubectl makes its pods")?;
+            cluster.check_plain("create pods with kubectl")?;
             let labels: BTreeMap<String, String> = labels.into_iter().collect();
             let pod = pod::add(place, &cluster, Pod::new(&name, &node, &namespace, labels)?).await?;
             let lines: Vec<String> = pod.addresses.iter().map(|address| format!("{address}\n")).collect();
@@ -346,7 +346,7 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
         }
         LabCommand::Node(NodeCommand::Stop { node, kill }) => {
             let cluster = Cluster::load(place)?;
-            cluster.check_plain("what runs on a node is ended on the node")?;
+            cluster.check_plain("stop the pod of its daemon with kubectl")?;
             cluster.node(&node)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !node::daemon(place, &node).stop(signal)? {

@@ -39,7 +39,7 @@ fn remove_dir(place: &Place) -> Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-            return Err(Error::refused(format!("{} is no lab's; not removed", dir.display())));
+            return Err(Error::refused(format!("{} does not belong to a lab; not removed", dir.display())));
         }
         other => other.map_err(Error::file(dir))?,
     }

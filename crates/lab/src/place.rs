@@ -24,7 +24,7 @@ impl Place {
             && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
         if !fits {
             return Err(Error::refused(format!(
-                "{name:?} is no name for a lab: use up to {LONGEST_NAME} lower-case letters and digits"
+                "{name:?} is not a valid name for a lab: use up to {LONGEST_NAME} lower-case letters and digits"
             )));
         }
         let dir = match dir {

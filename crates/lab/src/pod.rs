@@ -37,7 +37,7 @@ impl Pod {
         for (what, name) in [("pod", name), ("namespace", namespace)] {
             if !is_label(name) {
                 return Err(Error::refused(format!(
-                    "{name:?} is no name for a {what}: use up to 63 lower-case letters, digits and dashes"
+                    "{name:?} is not a valid name for a {what}: use up to 63 lower-case letters, digits and dashes"
                 )));
             }
         }

@@ -80,7 +80,7 @@ pub async fn up(place: &Place, plan: &Plan) -> Result<Cluster> {
         Err(error) => error,
     };
     if plan.keep {
-        say(&format!("what there is stays; `{}` removes it", place.command("down")));
+        say(&format!("the partial lab is kept; `{}` removes it", place.command("down")));
     } else if let Err(leftovers) = down::down(place) {
         say(&leftovers.to_string());
     }

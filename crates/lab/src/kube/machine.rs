@@ -66,7 +66,7 @@ pub fn boot(place: &Place, node: &str) -> Result<()> {
 /// Runs as the init process. After the last step it only reaps children and never returns.
 pub fn run(place: &Place, node: &str) -> Result<()> {
     let steps: Vec<Step> = files::read(&steps_file(place, node))?
-        .ok_or_else(|| Error::refused(format!("{node} has nothing to do")))?;
+        .ok_or_else(|| Error::refused(format!("{node} has no steps file")))?;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS).map_err(|error| namespaces(node, error))?;
     mounts::prepare(place.dir(), &place.node_dir(node))?;
     nix::unistd::sethostname(node).map_err(|error| namespaces(node, error))?;

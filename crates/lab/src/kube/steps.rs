@@ -63,7 +63,7 @@ impl Step {
                             let seconds = LIMIT.as_secs();
                             let path = socket.display();
                             return Err(io::Error::other(format!(
-                                "nobody answers at {path} after {seconds} s: {error}"
+                                "{path} accepts no connections after {seconds} s: {error}"
                             )));
                         }
                         Err(_) => std::thread::sleep(PAUSE),
