@@ -346,7 +346,7 @@ async fn run_async(place: &Place, command: LabCommand, out: &mut dyn Write) -> R
         }
         LabCommand::Node(NodeCommand::Stop { node, kill }) => {
             let cluster = Cluster::load(place)?;
-            cluster.check_plain("stop the pod of its daemon with kubectl")?;
+            cluster.check_plain("stop processes of a node with `lab exec`")?;
             cluster.node(&node)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !node::daemon(place, &node).stop(signal)? {

@@ -57,7 +57,7 @@ pub async fn ready(place: &Place, cluster: &Cluster, node: &str, started: Starte
 
 /// Starts the daemon of a stopped node and waits until it accepts containers.
 pub async fn resume(place: &Place, cluster: &Cluster, node: &str) -> Result<()> {
-    cluster.check_plain("kubelet restarts the pod of its daemon")?;
+    cluster.check_plain("the node starts its daemons itself")?;
     if let Some(pid) = daemon(place, node).running() {
         return Err(Error::refused(format!("the daemon of {node} is running already (process {pid})")));
     }

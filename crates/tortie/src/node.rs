@@ -54,7 +54,7 @@ pub fn run(command: NodeCommand, logs: Arc<dyn Logs>, out: &mut dyn Write) -> Re
         if pods == LivePods::Kept {
             writeln!(out, "kept: interfaces, addresses and routes of containers")?;
         }
-        writeln!(out, "this host is no longer a node")?;
+        writeln!(out, "this host is no node any more")?;
         return Ok(());
     }
     let outcome = runtime.block_on(tortie_node::run(args, tortie_ctl::release::API_LEVEL, logs));
