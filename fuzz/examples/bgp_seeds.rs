@@ -5,7 +5,7 @@ use std::path::Path;
 /// ORIGIN, AS_PATH 65001, NEXT_HOP 10.0.0.66.
 const COMMON: &[u8] =
     &[0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe9, 0x40, 3, 4, 10, 0, 0, 66];
-/// 2001:db8::/32 by way of fd00::66.
+/// 2001:db8::/32 with next hop fd00::66.
 const REACH: &[u8] = &[
     0x80, 14, 26, 0, 2, 1, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0, 32, 0x20, 1, 0xd, 0xb8,
 ];

@@ -1,4 +1,4 @@
-//! Writes seeds for the target `hub_protocol`: `cargo run --example hub_seeds`. Each is one side of a conversation.
+//! Writes seeds for the target `hub_protocol`: `cargo run --example hub_seeds`. Each seed is one side of a connection.
 
 use std::collections::BTreeMap;
 use std::path::Path;

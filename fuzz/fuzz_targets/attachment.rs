@@ -1,4 +1,4 @@
-//! Any bytes are the record of an attachment, or an error.
+//! Decodes any bytes as an attachment record, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes are a BGP message or an error, and an UPDATE is taken apart without a panic whatever was agreed.
+//! Decodes any bytes as a BGP message, and parses an UPDATE under every combination of negotiated capabilities, without
+//! a panic.
 #![no_main]
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
                 }
             }
         }
-        // What was understood can be said again and means the same.
+        // A decoded message can be encoded again and decodes to the same value.
         let Ok(again) = encode_message_with_limit(&message, limit) else { continue };
         let mut again = again.freeze();
         if let Ok(second) = decode_message(&mut again, limit) {

@@ -1,7 +1,7 @@
-//! A peer that does anything at all: the speaker does not panic, its other session notices nothing, and whatever it
-//! passes on to the other peer is well-formed.
+//! Feeds arbitrary input from one peer: the speaker must not panic, its other session must stay up, and every message
+//! that it sends to the other peer must be well-formed.
 //!
-//! The input is a script: a byte for what the peer does, two for a length, then data.
+//! The input is a script: one byte for the action of the peer, two for a length, then data.
 #![no_main]
 
 use bytes::Bytes;
@@ -140,7 +140,7 @@ fn message(kind: u8, body: &[u8]) -> Bytes {
     message.into()
 }
 
-/// Data as attributes with one prefix in front, so that the fuzzer need not find the lengths.
+/// Encodes an UPDATE with the data as attributes and one prefix, so that the fuzzer need not find the lengths.
 fn update(data: &[u8]) -> Bytes {
     let data = &data[..data.len().min(4000)];
     let mut body = vec![0, 0];

@@ -1,4 +1,4 @@
-//! Any text is an answer of BIRD or an error.
+//! Parses any text as a reply of BIRD, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

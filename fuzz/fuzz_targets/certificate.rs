@@ -1,4 +1,4 @@
-//! Any bytes have a common name or none.
+//! Extracts the common name from any bytes, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

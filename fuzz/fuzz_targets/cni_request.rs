@@ -1,4 +1,4 @@
-//! Any bytes are a request of a CNI plugin or an error.
+//! Decodes any bytes as a CNI plugin request, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

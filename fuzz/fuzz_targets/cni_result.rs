@@ -1,4 +1,4 @@
-//! Any bytes are the result of a plugin or an error, and a result is the same after it was printed and read again.
+//! Decodes any bytes as a CNI result. A result must not change when it is printed and parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

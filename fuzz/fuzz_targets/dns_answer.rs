@@ -1,4 +1,4 @@
-//! Any bytes are an answer to our question, or none; whatever they point at, reading them ends.
+//! Parses any bytes as a DNS response. Parsing must terminate, also with compression pointers that form a loop.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +8,7 @@ const NAME: &str = "_etcd-client._tcp.example.com";
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = answer(7, NAME, bytes);
-    // The same as an answer to what we asked, which a mutated header would seldom be.
+    // Also parse the bytes behind a header that matches the query, which mutation seldom produces.
     let Some(mut asked) = question(7, NAME) else { return };
     asked[2] |= 0x80;
     asked[7] = bytes.first().copied().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Any sequence of requests is answered or refused, and the store stays what its own changes say it is.
+//! Executes any sequence of requests and checks that the contents of the store always equal the sum of the changes it
+//! reported.
 //!
-//! The input is a sequence of requests: a byte for the kind, two for the length, then the protobuf message. They go
-//! through the same checks and into the same core as requests from the network, over a database in memory.
+//! The input is a sequence of requests: one byte for the kind, two for the length, then the protobuf message. They pass
+//! through the same validation and the same core as requests from the network, on a database in memory.
 #![no_main]
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use tortie_etcd_proto::etcdserverpb::{
 use tortie_etcd_proto::mvccpb::KeyValue;
 
 const MAX_REQUESTS: usize = 64;
-/// Set in the kind: this write waits for the next one and shares its commit.
+/// Flag in the kind: this write is grouped with the next one in the same commit.
 const GROUPED: u8 = 0x80;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -51,9 +52,9 @@ fn allowance() -> Allowance {
 struct Store {
     core: Core,
     revision: i64,
-    /// What the changes delivered so far add up to.
+    /// Contents according to the changes delivered so far.
     live: BTreeMap<Bytes, KeyValue>,
-    /// How that stood after each commit.
+    /// Contents after each commit, by revision.
     past: BTreeMap<i64, Vec<KeyValue>>,
 }
 
@@ -64,7 +65,7 @@ impl Store {
         Store { core, revision, live: BTreeMap::new(), past: BTreeMap::new() }
     }
 
-    /// Answers a read, or returns the write to be made.
+    /// Executes a read, or returns the write to be made.
     fn request(&mut self, kind: u8, message: &[u8]) -> Option<Write> {
         match kind % 7 {
             0 => {
@@ -119,7 +120,7 @@ impl Store {
             self.revision += 1;
             assert_eq!(commit.revision, self.revision, "each commit is one revision");
             assert!(!commit.changes.is_empty());
-            // A transaction may change a key twice; both changes tell what stood there before the transaction.
+            // A transaction may change a key twice; both changes report the value before the transaction.
             let before = self.live.clone();
             for change in &commit.changes {
                 assert_eq!(change.kv.mod_revision, commit.revision);
@@ -141,7 +142,7 @@ impl Store {
         self.past.insert(self.revision, now);
     }
 
-    /// What was true at a revision stays true until it is compacted away.
+    /// Checks that reads at an older revision return the contents at that time until the revision is compacted.
     fn check_past(&self) {
         let compacted = self.core.latest().get().state.compacted;
         for (revision, then) in &self.past {

@@ -1,4 +1,5 @@
-//! Any bytes are a version in the store's history or a fault, and a version is the same after it was written again.
+//! Decodes any bytes as a version in the store's history. A version must not change when it is encoded and decoded
+//! again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! However the bytes of an HTTP/2 connection are cut into pieces, they are rewritten alike, and never made longer.
+//! Rewrites the headers of an HTTP/2 connection. The result must not depend on how the bytes are split, and must not be
+//! longer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

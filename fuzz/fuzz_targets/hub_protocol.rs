@@ -1,5 +1,5 @@
-//! Any bytes are frames of a hub, or of a client of one, or an error: neither side is ever led to believe something that is not
-//! in order, or to hold more than its limits.
+//! Decodes any bytes as frames of a hub and of a hub client: neither side may panic, accept messages out of order, or
+//! exceed its limits.
 #![no_main]
 
 use bytes::BytesMut;

@@ -1,4 +1,4 @@
-//! Any text from an API server is an object or a list of a kind that we read, or an error.
+//! Decodes any text from an API server as an object or a list of the kinds that Tortie reads, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any packet has a flow or none, however long or short its headers are.
+//! Extracts the flow of any packet, whatever the lengths in its headers, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes are a recording of a node or an error, and what is one can be replayed.
+//! Decodes any bytes as a recording of a node and replays it, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes are refused, or are objects that survive being printed and read again, as YAML and as JSON.
+//! Decodes any bytes as resources. Accepted objects must not change when they are printed and parsed again, as YAML and
+//! as JSON.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -19,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// As `apply` does it: defaults, rules, then the store.
+/// Processes a resource as `apply` does: defaults, validation, then the store.
 fn applied(mut resource: Resource) {
     resource.set_defaults();
     let valid = resource.validate();

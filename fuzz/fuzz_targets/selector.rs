@@ -1,4 +1,4 @@
-//! Any text is refused, or is a selector whose canonical text is a fixed point.
+//! Parses any text as a selector. The canonical form of a selector must be a fixed point.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -19,7 +19,7 @@ fuzz_target!(|text: &str| {
     assert_eq!(again.to_string(), printed);
     assert_eq!(selector.id().len(), 40);
 
-    // Labels out of the text itself, so that values sometimes are what the selector asks for.
+    // Take labels from the text itself, so that values sometimes match the selector.
     let words: Vec<&str> =
         text.split([' ', '"', '\'', '(', ')', ',']).filter(|word| !word.is_empty()).collect();
     let labels: BTreeMap<&str, &str> = words.windows(2).map(|pair| (pair[0], pair[1])).collect();

@@ -1,6 +1,7 @@
-//! A database of the store in which anything was changed is refused, or opens with all that can be read from it.
+//! Opens a database file with arbitrary modifications: it must be rejected, or opened with everything that can be read
+//! from it.
 //!
-//! The input is a list of changes: three bytes for the place, one for the value.
+//! The input is a list of modifications: three bytes for the offset, one for the value.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +21,7 @@ fn dir() -> PathBuf {
     dir
 }
 
-/// A store that was not closed, as a crash leaves it.
+/// Returns the file of a store that was not closed, as after a crash.
 fn image() -> &'static [u8] {
     static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
     IMAGE.get_or_init(|| {
@@ -35,7 +36,8 @@ fn image() -> &'static [u8] {
     })
 }
 
-// What redb makes of numbers that make no sense is caught by the store: a panic that gets here is none of these.
+// Silences the panics of redb on invalid numbers, which the store catches. Panics that reach the fuzzer are still
+// reported.
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |changes: &[u8]| {
     let mut image = image().to_vec();
     for change in changes.chunks_exact(4) {

@@ -1,5 +1,5 @@
-//! Any key and any bytes under it are an entry or an error; an entry can be written again, and of what cannot be read only
-//! what can be used is used.
+//! Decodes any key and any bytes as an entry. An entry must survive being written again, and an unreadable entry may be
+//! salvaged only partially.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
