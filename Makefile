@@ -1,13 +1,13 @@
-# Every target does its own set-up; each can be run alone on a fresh Debian machine as root.
+# Every target does its own setup; each can be run alone on a fresh Debian machine as root.
 
 PREFIX  ?= /usr/local
 CARGO   ?= cargo
 TORTIE  := target/release/tortie
 
-# Tests wait more than they compute: for processes, kernels and clusters.
+# Tests spend more time waiting (for processes, kernels and clusters) than computing.
 export RUST_TEST_THREADS ?= 4
 
-# Where rustup puts what `setup` installs.
+# Directory where rustup puts what `setup` installs.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
@@ -16,13 +16,13 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: ## Install what building and testing need, Rust included (nothing to do the second time)
+setup: ## Install what building and testing need, Rust included (does nothing if it is installed)
 	@scripts/setup test
 
-kube: setup ## Build Kubernetes for the lab and the tests, and print where it is (minutes the first time, then kept)
+kube: setup ## Build Kubernetes for the lab and the tests, and print its directory (takes minutes the first time, then cached)
 	@scripts/kube/build
 
-vm-kernel: setup ## Fetch the kernel of the guest that tests use (once, then kept)
+vm-kernel: setup ## Fetch the kernel of the guest that tests use (cached)
 	@scripts/vm/kernel >/dev/null
 
 build: ## Build the release binary
@@ -32,7 +32,7 @@ build: ## Build the release binary
 image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool
 	$(TORTIE) lab image --output target/tortie-image.tar
 
-demo: build ## Bring everything up on this machine, show it working, clean up
+demo: build ## Start everything on this machine, demonstrate it, clean up
 	scripts/demo $(TORTIE)
 
 test: setup kube vm-kernel lint deny ## Format, lints, licences and every test
@@ -49,26 +49,26 @@ lint: setup
 docs: ## Build the documentation as a site in target/book (mdBook)
 	@scripts/docs
 
-docs-reference: setup ## Write the generated pages anew: settings, commands, resources, metrics, units of systemd
+docs-reference: setup ## Regenerate the pages for settings, commands, resources and metrics, and the systemd units
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie -- settings::page reference:: up::systemd
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie-node --lib metrics::page
 
 docs-settings: docs-reference
 
-deploy-crds: setup ## Write deploy/00-crds.yaml and deploy/webhooks/10-policies.yaml anew from the types
+deploy-crds: setup ## Regenerate deploy/00-crds.yaml and deploy/webhooks/10-policies.yaml from the types
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie crds::
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny
 
-bench: setup ## Measure us and our peers side by side
+bench: setup ## Compare the performance with other implementations
 	$(CARGO) build --release --locked -p tortie -p tortie-bench
 	target/release/tortie-bench
 
-fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60) of processor time; goes on where it was
+fuzz: setup ## Run each fuzz target for FUZZ_SECONDS (60) of CPU time; resumes an interrupted run
 	fuzz/run
 
-soak: setup ## Look for what short tests miss: SOAK_ROUNDS (10) random histories, longer contention and crashes
+soak: setup ## Run long tests: SOAK_ROUNDS (10) random histories, longer contention and crashes
 	for round in $$(seq $${SOAK_ROUNDS:-10}); do \
 	  TORTIE_SEED=random $(CARGO) test --locked -p tortie-datastore --test differential -- --nocapture || exit 1; done
 	TORTIE_SEED=random TORTIE_FAULT_LIVES=20000 $(CARGO) test --locked -p tortie-datastore --lib faults -- --nocapture
